@@ -1,0 +1,45 @@
+#include "bonfire/tensor/storage.h"
+
+#include "bonfire/base/error.h"
+
+namespace bonfire {
+
+Storage::Storage(Device device, size_t bytes)
+    : device_(device), bytes_(bytes), data_(memory_of(device).allocate(bytes)) {}
+
+Storage::~Storage() { memory_of(device_).deallocate(data_, bytes_); }
+
+Layout channels_last() { return {.order = {0, 2, 3, 1}}; }
+
+std::string to_string(const Layout& layout) {
+  if (layout.row_major()) return "row_major";
+  std::string text = layout.order == channels_last().order ? "channels_last" : "order" + to_string(layout.order);
+  return layout.block == 0 ? text : text + "/" + std::to_string(layout.block);
+}
+
+Shape strides_of(const Shape& shape, const Layout& layout) {
+  BONFIRE_CHECK(layout.block == 0, "a blocked layout has no strides");
+  if (layout.order.rank() == 0) return row_major_strides(shape);
+  BONFIRE_CHECK(layout.order.rank() == shape.rank(), "layout {} for shape {}", to_string(layout), to_string(shape));
+  Shape strides = shape;
+  int64_t stride = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    int axis = static_cast<int>(layout.order[i]);
+    strides[axis] = stride;
+    stride *= shape[axis];
+  }
+  return strides;
+}
+
+size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout) {
+  int64_t count = shape.count();
+  if (layout.block > 0 && shape[1] > 0)
+    count = count / shape[1] * ((shape[1] + layout.block - 1) / layout.block * layout.block);
+  return static_cast<size_t>(count) * size_of(dtype);
+}
+
+std::string to_string(const TensorSpec& spec) {
+  return std::string(name_of(spec.dtype)) + " " + to_string(spec.shape) + " " + to_string(spec.device);
+}
+
+}  // namespace bonfire

@@ -1,0 +1,69 @@
+#pragma once
+// Storage: a block of device memory that lives as long as someone holds it. Layout: how a logical shape lies in it.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "bonfire/tensor/device.h"
+#include "bonfire/tensor/dtype.h"
+#include "bonfire/tensor/shape.h"
+
+namespace bonfire {
+
+class Storage {
+ public:
+  Storage(Device device, size_t bytes);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  Device device() const { return device_; }
+  size_t bytes() const { return bytes_; }
+  void* data() const { return data_; }
+
+ private:
+  Device device_;
+  size_t bytes_;
+  void* data_;
+};
+
+// A range inside a storage; the unit that plans bind to operands.
+struct Buffer {
+  std::shared_ptr<Storage> storage;
+  size_t offset = 0;  // bytes
+
+  void* data() const { return static_cast<char*>(storage->data()) + offset; }
+  explicit operator bool() const { return storage != nullptr; }
+};
+
+// How a logical shape lies in memory: a dense permutation of its axes (slowest first), or blocked, a form that only
+// temporaries of a plan have. Users always see the logical shape.
+struct Layout {
+  // The order of axes from slowest to fastest; empty means row-major.
+  Shape order;
+  // The size of the innermost block of axis 1 (nChw16c has 16), 0 for none.
+  int16_t block = 0;
+
+  bool row_major() const { return order.rank() == 0 && block == 0; }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+Layout channels_last();  // [N, C, H, W] stored as N, H, W, C
+std::string to_string(const Layout& layout);
+Shape strides_of(const Shape& shape, const Layout& layout);  // in elements, by logical axis; dense layouts only
+size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout = {});
+
+// What a value is: everything a shape rule sees.
+struct TensorSpec {
+  Shape shape;
+  DType dtype = DType::f32;
+  Device device;
+
+  size_t bytes() const { return static_cast<size_t>(shape.count()) * size_of(dtype); }
+  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+};
+
+std::string to_string(const TensorSpec& spec);  // "f32 [64, 10] cpu:0"
+
+}  // namespace bonfire
