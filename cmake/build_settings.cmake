@@ -1,0 +1,48 @@
+# How everything is compiled and linked: language, build types, sanitizers, warnings, compiler cache, linker.
+include(CheckLinkerFlag)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+# The installed program and a library in the folder beside it find each other wherever the prefix is moved to.
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or Sanitize" FORCE)
+endif()
+# Nothing here reads errno or floating-point traps; -ffast-math would break NaN and the order of sums.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG -g1 -fno-math-errno -fno-trapping-math")
+set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g -fno-omit-frame-pointer")
+if(BONFIRE_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${BONFIRE_SANITIZE}>
+                      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
+  add_link_options(-fsanitize=${BONFIRE_SANITIZE})
+  bonfire_summary("sanitizers" "${BONFIRE_SANITIZE}")
+endif()
+
+# Warnings are errors for our own targets; code that includes our headers chooses its own.
+add_library(bonfire_warnings INTERFACE)
+target_compile_options(bonfire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>
+                                                  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror>)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  foreach(language CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${CCACHE})
+    endif()
+  endforeach()
+endif()
+
+foreach(linker mold lld)
+  if(NOT DEFINED CMAKE_LINKER_TYPE)
+    check_linker_flag(CXX -fuse-ld=${linker} BONFIRE_LINKS_WITH_${linker})
+    if(BONFIRE_LINKS_WITH_${linker})
+      add_link_options(-fuse-ld=${linker})
+      break()
+    endif()
+  endif()
+endforeach()

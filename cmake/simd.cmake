@@ -1,0 +1,46 @@
+# Kernels for one instruction set are files of backend/cpu named by it: gemm_avx2.cpp, gemm_avx512.cpp, gemm_neon.cpp.
+# They are compiled with its flags, only for processors that can have it, and called only after asking the processor.
+#
+# Inline functions and templates that such a file shares with ordinary files are compiled in both; the linker keeps the
+# first it meets. So ordinary files are linked first, then these, the plainest first: no ordinary code ends up calling
+# an instruction that the processor lacks. For the same reason these files must have no global constructors.
+set(bonfire_simd_avx2 -mavx2 -mfma)
+set(bonfire_simd_avx512 ${bonfire_simd_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+set(bonfire_simd_avx512bf16 ${bonfire_simd_avx512} -mavx512bf16)
+set(bonfire_simd_neon "")
+set(bonfire_simd_neonbf16 -march=armv8.2-a+bf16)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set(bonfire_simd_here avx2 avx512 avx512bf16)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(bonfire_simd_here neon neonbf16)
+else()
+  set(bonfire_simd_here "")
+endif()
+
+# Moves the instruction-set files of one list variable into another, leaving out those of other processors. For each set
+# that has files, the target bonfire_parts gets a definition: BONFIRE_HAVE_AVX512BF16=1.
+function(bonfire_split_simd_sources sources_variable simd_variable)
+  set(ordinary ${${sources_variable}})
+  set(chosen "")
+  set(present "")
+  foreach(set_name avx2 avx512 avx512bf16 neon neonbf16)
+    set(files ${ordinary})
+    list(FILTER files INCLUDE REGEX "/backend/cpu/.*_${set_name}\\.cpp$")
+    list(FILTER ordinary EXCLUDE REGEX "/backend/cpu/.*_${set_name}\\.cpp$")
+    if(files AND set_name IN_LIST bonfire_simd_here)
+      set_source_files_properties(${files} PROPERTIES COMPILE_OPTIONS "${bonfire_simd_${set_name}}")
+      string(TOUPPER ${set_name} upper_name)
+      target_compile_definitions(bonfire_parts INTERFACE BONFIRE_HAVE_${upper_name}=1)
+      list(APPEND chosen ${files})
+      list(APPEND present ${set_name})
+    endif()
+  endforeach()
+  list(JOIN present ", " present_text)
+  if(NOT present)
+    set(present_text "none")
+  endif()
+  bonfire_summary("CPU instruction sets beyond the baseline" "${present_text}")
+  set(${sources_variable} ${ordinary} PARENT_SCOPE)
+  set(${simd_variable} ${chosen} PARENT_SCOPE)
+endfunction()
