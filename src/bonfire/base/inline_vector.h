@@ -6,19 +6,20 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace bonfire::base {
 
 template <class T, size_t N>
 class InlineVector {
+  static_assert(N > 0);
+
  public:
   InlineVector() = default;
-  InlineVector(std::initializer_list<T> items) {
-    reserve(items.size());
-    for (const T& item : items) push_back(item);
-  }
-  explicit InlineVector(std::span<const T> items) {
+  InlineVector(std::initializer_list<T> items) : InlineVector(std::span<const T>(items.begin(), items.size())) {}
+  explicit InlineVector(std::span<const T> items)
+      : InlineVector() {  // delegates, so that a throwing copy frees the rest
     reserve(items.size());
     for (const T& item : items) push_back(item);
   }
@@ -42,10 +43,14 @@ class InlineVector {
 
   template <class... Args>
   T& emplace_back(Args&&... args) {
-    if (size_ == capacity_) reserve(capacity_ * 2);
-    T* slot = std::construct_at(data() + size_, std::forward<Args>(args)...);
-    ++size_;
-    return *slot;
+    if (size_ == capacity_) {
+      T item(std::forward<Args>(args)...);  // first: the arguments may name an element that growing moves
+      reserve(capacity_ * 2);
+      std::construct_at(data() + size_, std::move(item));
+    } else {
+      std::construct_at(data() + size_, std::forward<Args>(args)...);
+    }
+    return data()[size_++];
   }
   void push_back(T item) { emplace_back(std::move(item)); }
   void pop_back() { std::destroy_at(data() + --size_); }
@@ -59,6 +64,7 @@ class InlineVector {
     while (size_ < count) emplace_back();
   }
   void reserve(size_t count) {
+    static_assert(std::is_nothrow_move_constructible_v<T>, "growing must not fail halfway");
     if (count <= capacity_) return;
     T* grown = std::allocator<T>().allocate(count);
     std::uninitialized_move_n(data(), size_, grown);

@@ -2,6 +2,7 @@
 // Reference counting inside the object: one allocation, one word per handle. T derives from RefCounted<T>.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -33,10 +34,10 @@ class IntrusivePtr {
  public:
   IntrusivePtr() = default;
   IntrusivePtr(std::nullptr_t) {}
-  explicit IntrusivePtr(T* object) : object_(object) {
+  explicit IntrusivePtr(T* object) noexcept : object_(object) {
     if (object_ != nullptr) object_->retain();
   }
-  IntrusivePtr(const IntrusivePtr& other) : IntrusivePtr(other.object_) {}
+  IntrusivePtr(const IntrusivePtr& other) noexcept : IntrusivePtr(other.object_) {}
   IntrusivePtr(IntrusivePtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   IntrusivePtr& operator=(IntrusivePtr other) noexcept {
     std::swap(object_, other.object_);

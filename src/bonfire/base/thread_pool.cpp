@@ -40,7 +40,18 @@ struct ThreadPool::Team {
   const void* body = nullptr;
   std::exception_ptr error;  // first one, under mutex
   bool stop = false;
+  std::mutex caller;  // held for a whole loop: threads that call at the same time take turns
   std::vector<std::thread> workers;
+
+  ~Team() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+      generation.fetch_add(1);
+    }
+    wake.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
 
   void work() {
     inside_body = true;
@@ -79,15 +90,7 @@ ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads), team_
   for (int i = 1; i < threads_; ++i) team_->workers.emplace_back([team = team_.get()] { team->serve(); });
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(team_->mutex);
-    team_->stop = true;
-    team_->generation.fetch_add(1);
-  }
-  team_->wake.notify_all();
-  for (std::thread& worker : team_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 void ThreadPool::run_erased(int64_t tasks, Erased call, const void* body) {
   if (threads_ == 1 || tasks <= 1 || inside_body) {
@@ -95,6 +98,7 @@ void ThreadPool::run_erased(int64_t tasks, Erased call, const void* body) {
     return;
   }
   Team& team = *team_;
+  std::lock_guard turn(team.caller);
   {
     std::lock_guard lock(team.mutex);
     team.tasks = tasks;
@@ -116,7 +120,8 @@ void ThreadPool::run_erased(int64_t tasks, Erased call, const void* body) {
 int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                          : static_cast<int>(std::thread::hardware_concurrency());
   auto limit_by = [&](double quota, double period) {
     if (quota > 0 && period > 0 && quota / period < cores) cores = static_cast<int>(quota / period + 0.5);
   };

@@ -19,7 +19,8 @@ class ThreadPool {
   int size() const { return threads_; }
 
   // Calls body(task) for task in [0, tasks), on all threads; returns when all are done. The first exception is
-  // rethrown. A call from inside a body runs the inner loop on the calling thread alone.
+  // rethrown, and tasks that had not begun by then are left out. A call from inside a body runs the inner loop on the
+  // calling thread alone; calls from several threads take turns.
   template <class Body>
   void run(int64_t tasks, const Body& body) {
     run_erased(

@@ -24,7 +24,32 @@ struct bfloat16 {
   operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
-using float16 = _Float16;
+// IEEE half precision. A type of our own because g++ 12 has no _Float16 on aarch64; arithmetic is done in float.
+struct float16 {
+  uint16_t bits = 0;
+
+  float16() = default;
+  float16(float value) {  // round to nearest even; NaN stays NaN, too large becomes infinity
+    uint32_t word = std::bit_cast<uint32_t>(value);
+    uint32_t magnitude = word & 0x7FFFFFFFU;
+    uint32_t half = 0x7C00U;        // infinity
+    if (magnitude > 0x7F800000U) {  // NaN
+      half = 0x7E00U | ((magnitude >> 13) & 0x3FFU);
+    } else if (magnitude < 0x38800000U) {  // below 2^-14: adding 0.5 rounds at 2^-24, the unit of half's subnormals
+      half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
+    } else if (magnitude < 0x47800000U) {  // below 2^16; what rounds up to it becomes infinity by the carry
+      half = (magnitude - 0x38000000U + 0xFFFU + ((magnitude >> 13) & 1U)) >> 13;
+    }
+    bits = static_cast<uint16_t>(((word >> 16) & 0x8000U) | half);
+  }
+  operator float() const {
+    uint32_t sign = (bits & 0x8000U) << 16, magnitude = bits & 0x7FFFU;
+    if (magnitude < 0x0400U)  // subnormal
+      return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1.0p-24F));
+    uint32_t bias = magnitude < 0x7C00U ? 0x38000000U : 0x70000000U;  // infinity and NaN have the largest exponent
+    return std::bit_cast<float>(sign | ((magnitude << 13) + bias));
+  }
+};
 
 size_t size_of(DType dtype);  // bytes
 std::string_view name_of(DType dtype);
