@@ -1,5 +1,7 @@
 #include "bonfire/tensor/storage.h"
 
+#include <cstring>
+
 #include "bonfire/base/error.h"
 
 namespace bonfire {
@@ -36,6 +38,28 @@ size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout) {
   if (layout.block > 0 && shape[1] > 0)
     count = count / shape[1] * ((shape[1] + layout.block - 1) / layout.block * layout.block);
   return static_cast<size_t>(count) * size_of(dtype);
+}
+
+void convert_layout(const void* source, const Layout& from, void* target, const Layout& to, const Shape& shape,
+                    DType dtype) {
+  size_t size = size_of(dtype);
+  if (from == to) {
+    std::memcpy(target, source, bytes_of(shape, dtype));
+    return;
+  }
+  Shape read = strides_of(shape, from), write = strides_of(shape, to), index = shape;
+  for (int i = 0; i < shape.rank(); ++i) index[i] = 0;
+  const char* in = static_cast<const char*>(source);
+  char* out = static_cast<char*>(target);
+  for (int64_t n = shape.count(); n > 0; --n) {
+    int64_t at = 0, put = 0;
+    for (int i = 0; i < shape.rank(); ++i) {
+      at += index[i] * read[i];
+      put += index[i] * write[i];
+    }
+    std::memcpy(out + put * static_cast<int64_t>(size), in + at * static_cast<int64_t>(size), size);
+    for (int i = shape.rank() - 1; i >= 0 && ++index[i] == shape[i]; --i) index[i] = 0;
+  }
 }
 
 std::string to_string(const TensorSpec& spec) {

@@ -54,6 +54,10 @@ std::string to_string(const Layout& layout);
 Shape strides_of(const Shape& shape, const Layout& layout);  // in elements, by logical axis; dense layouts only
 size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout = {});
 
+// Rearranges elements in host memory from one dense layout to another.
+void convert_layout(const void* source, const Layout& from, void* target, const Layout& to, const Shape& shape,
+                    DType dtype);
+
 // What a value is: everything a shape rule sees.
 struct TensorSpec {
   Shape shape;

@@ -1,0 +1,26 @@
+#pragma once
+// Engine: who runs traces. The graph layer knows only this; the runtime registers itself as the engine.
+
+#include "bonfire/graph/trace.h"
+
+namespace bonfire {
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // Compiles the trace or finds its plan, launches it, gives its live outputs their buffers, and clears it.
+  virtual void commit(Trace& trace) = 0;
+  virtual void synchronize() = 0;  // waits for every launch of every device
+};
+
+Engine& engine();  // BONFIRE_CHECK fails when none is registered
+void register_engine(Engine* engine);
+
+// The seed and the number of the step that launches read; see base/random.h.
+struct RandomState {
+  uint64_t seed = 0x5eed;
+  uint64_t step = 0;
+};
+RandomState& random_state();
+
+}  // namespace bonfire

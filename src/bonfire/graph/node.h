@@ -1,0 +1,78 @@
+#pragma once
+// Node: one traced operation, or a leaf (a tensor that exists already, a variable's version, a host scalar), with its
+// output values inside it. Users hold outputs through Tensor; nodes hold their inputs, and that chain is the history
+// that a backward pass walks. A commit gives live outputs their memory and drops the inputs of every node whose history
+// nobody can ask for any more.
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "bonfire/graph/op.h"
+
+namespace bonfire {
+
+class VariableState;
+
+// The end of an asynchronous launch. wait() returns when its results are there, or throws what failed.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  virtual void wait() = 0;
+};
+
+enum class LeafKind : uint8_t {
+  none,      // an op's node
+  feed,      // memory that exists: a tensor from the host, or the result of an earlier commit
+  variable,  // one version of a variable
+  scalar,    // a host number, read at each launch
+  random     // i64 [2]: the seed and the step number, read at each launch
+};
+
+struct NodeOutput {
+  TensorSpec spec;
+  std::atomic<int32_t> handles{0};  // Tensors that name this output
+  bool requires_grad = false;
+  Buffer buffer;                      // row-major, set by the commit that computed it (variables: see VariableState)
+  std::shared_ptr<Completion> ready;  // who writes the buffer; null when it is there already
+
+  explicit NodeOutput(const TensorSpec& output_spec) : spec(output_spec) {}
+  NodeOutput(NodeOutput&& other) noexcept;
+};
+
+class Node : public base::RefCounted<Node> {
+ public:
+  static void destroy(Node* node) noexcept;  // iterative: a long history must not overflow the stack
+  static void* operator new(size_t bytes);   // from a per-thread list of freed nodes
+  static void operator delete(void* memory) noexcept;
+
+  bool is_leaf() const { return leaf != LeafKind::none; }
+  bool requires_grad() const;
+
+  const Op* op = nullptr;  // of a leaf: null
+  Attributes attributes;
+  base::InlineVector<Value, 3> inputs;
+  base::InlineVector<NodeOutput, 1> outputs;
+  const std::string* path = nullptr;  // module path, interned
+
+  uint64_t sequence = 0;  // rises with every node of a thread: inputs come before users
+  uint64_t trace = 0;     // the trace it is pending in, while it is
+  uint32_t position = 0;  // in that trace
+  LeafKind leaf = LeafKind::none;
+  bool committed = false;  // has run, or was dead when its trace ran
+  bool consumed = false;   // a backward pass went through it without retain_graph
+  bool recorded = false;   // inputs are a history: an input requires a gradient, and recording was on
+
+  std::shared_ptr<double> scalar;                   // of a scalar leaf
+  base::IntrusivePtr<VariableState> variable;       // of a variable leaf
+  base::IntrusivePtr<VariableState> leaf_gradient;  // of a feed leaf that requires a gradient
+
+ private:
+  friend class base::RefCounted<Node>;
+};
+
+using NodePtr = base::IntrusivePtr<Node>;
+
+inline const TensorSpec& Value::spec() const { return node->outputs[index].spec; }
+
+}  // namespace bonfire

@@ -1,0 +1,112 @@
+#include "bonfire/graph/op.h"
+
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/nearest.h"
+#include "bonfire/graph/engine.h"
+
+namespace bonfire {
+
+namespace {
+
+struct OpRegistry {
+  std::mutex mutex;
+  std::deque<Op> ops;  // addresses stay
+  std::map<std::string, const Op*, std::less<>> by_name;
+};
+
+OpRegistry& op_registry() {
+  static OpRegistry registry;
+  return registry;
+}
+
+[[noreturn]] void fail_number_check(const Node& node, size_t output, double value) {
+  std::string path = node.path == nullptr ? "" : " in module " + *node.path;
+  throw_error<GraphError>("[{}]{} produced {} in output {} ({}); inputs were finite or checked before", node.op->name,
+                          path, value, output, to_string(node.outputs[output].spec));
+}
+
+// The debug mode: run what was just traced, and look at it.
+void run_and_check(const NodePtr& node) {
+  base::InlineVector<Tensor, 2> outputs;
+  for (uint32_t i = 0; i < node->outputs.size(); ++i) outputs.push_back(Tensor(Value{node, i}));
+  engine().commit(Trace::current());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!is_floating(outputs[i].dtype())) continue;
+    for (double value : outputs[i].to_vector<double>())
+      if (!(value - value == 0)) fail_number_check(*node, i, value);
+  }
+}
+
+NodePtr append_checked(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
+  base::InlineVector<Value, 4> values;
+  values.reserve(inputs.size());
+  for (const Tensor& input : inputs) {
+    if (!input.defined()) throw_error<GraphError>("[{}] input {} is an undefined tensor", op.name, values.size());
+    values.push_back(input.value());
+  }
+  Trace& trace = Trace::current();
+  NodePtr node = trace.append(op, values, std::move(attributes));
+  if (check_numbers()) [[unlikely]]
+    run_and_check(node);
+  return node;
+}
+
+}  // namespace
+
+const Op& register_op(Op op) {
+  OpRegistry& registry = op_registry();
+  std::lock_guard lock(registry.mutex);
+  if (registry.by_name.contains(op.name)) throw_error<ConfigError>("[op] '{}' is registered twice", op.name);
+  op.id = static_cast<int>(registry.ops.size()) + 1;
+  const Op& kept = registry.ops.emplace_back(std::move(op));
+  registry.by_name[kept.name] = &kept;
+  return kept;
+}
+
+const Op& find_op(std::string_view name) {
+  OpRegistry& registry = op_registry();
+  std::lock_guard lock(registry.mutex);
+  if (auto found = registry.by_name.find(name); found != registry.by_name.end()) return *found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, op] : registry.by_name) names.push_back(known);
+  throw_error<ConfigError>("[op] there is no op '{}'; the nearest name is '{}'", name, base::nearest(name, names));
+}
+
+Tensor GradientContext::input(size_t i) const { return Tensor(node_.inputs[i]); }
+Tensor GradientContext::output(size_t i) const {
+  return Tensor(Value{NodePtr(const_cast<Node*>(&node_)), static_cast<uint32_t>(i)});
+}
+bool GradientContext::needs(size_t i) const {
+  const Value& input = node_.inputs[i];
+  return input.node->outputs[input.index].requires_grad;
+}
+size_t GradientContext::input_count() const { return node_.inputs.size(); }
+const TensorSpec& GradientContext::input_spec(size_t i) const { return node_.inputs[i].spec(); }
+const Attributes& GradientContext::attributes() const { return node_.attributes; }
+
+Tensor trace_op(const Op& op, std::initializer_list<Tensor> inputs, Attributes attributes) {
+  return trace_op(op, std::span<const Tensor>(inputs.begin(), inputs.size()), std::move(attributes));
+}
+
+Tensor trace_op(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
+  return Tensor(Value{append_checked(op, inputs, std::move(attributes)), 0});
+}
+
+Tensors trace_op_all(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
+  NodePtr node = append_checked(op, inputs, std::move(attributes));
+  Tensors outputs;
+  for (uint32_t i = 0; i < node->outputs.size(); ++i) outputs.push_back(Tensor(Value{node, i}));
+  return outputs;
+}
+
+std::string describe_inputs(const InferContext& context) {
+  std::string text;
+  for (const TensorSpec* spec : context.inputs) text += (text.empty() ? "" : ", ") + to_string(*spec);
+  return text;
+}
+
+}  // namespace bonfire

@@ -1,0 +1,195 @@
+#include "bonfire/graph/tensor.h"
+
+#include <cstring>
+#include <ostream>
+#include <sstream>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/graph/node.h"
+#include "bonfire/graph/variable.h"
+
+namespace bonfire {
+
+namespace {
+
+NodePtr make_feed(Buffer buffer, const TensorSpec& spec) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::feed;
+  node->committed = true;
+  node->outputs.emplace_back(spec).buffer = std::move(buffer);
+  return node;
+}
+
+// Where the bytes of a value lie once everything that writes them is done, and how they are laid out.
+struct Located {
+  Buffer buffer;
+  Layout layout;
+};
+
+Located locate(const Value& value) {
+  Node& node = *value.node;
+  if (node.leaf == LeafKind::scalar || node.leaf == LeafKind::random)
+    throw_error<GraphError>("[item] this tensor is an input of the step, not a result: read the Scalar instead");
+  if (node.leaf == LeafKind::variable) {
+    VariableState& state = *node.variable;
+    BONFIRE_CHECK(state.leaf == &node, "a replaced version of a variable was not kept");
+    if (state.pending_trace == Trace::current().id() && state.pending) commit();
+    if (node.leaf == LeafKind::variable) {
+      if (!state.failure.empty()) throw_error<GraphError>("{}", state.failure);
+      if (state.ready) state.ready->wait();
+      if (!state.buffer) state.buffer = {std::make_shared<Storage>(state.spec.device, state.spec.bytes())};
+      return {state.buffer, state.layout};
+    }
+  }
+  if (!node.committed) {
+    if (node.trace != Trace::current().id())
+      throw_error<GraphError>(
+          "[item] this tensor was traced by another thread or inside a compiled step and has no value here");
+    commit();
+  }
+  NodeOutput& output = node.outputs[value.index];
+  BONFIRE_CHECK(static_cast<bool>(output.buffer), "a live value was not kept");
+  if (output.ready) output.ready->wait();
+  return {output.buffer, {}};
+}
+
+template <class From, class To>
+void convert(const From* source, To* target, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>) {
+      target[i] = static_cast<To>(static_cast<float>(source[i]));
+    } else if constexpr (std::is_same_v<To, bfloat16> || std::is_same_v<To, float16>) {
+      target[i] = static_cast<To>(static_cast<float>(source[i]));
+    } else {
+      target[i] = static_cast<To>(source[i]);
+    }
+  }
+}
+
+}  // namespace
+
+Tensor::Tensor(Value value) : value_(std::move(value)) {
+  if (value_) value_.node->outputs[value_.index].handles.fetch_add(1, std::memory_order_relaxed);
+}
+Tensor::Tensor(const Tensor& other) : Tensor(other.value_) {}
+Tensor::~Tensor() {
+  if (value_) value_.node->outputs[value_.index].handles.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Tensor Tensor::from_bytes(std::span<const std::byte> bytes, const TensorSpec& spec) {
+  if (bytes.size() != spec.bytes())
+    throw_error<ShapeError>("[from] {} bytes were given, shape {} of {} needs {}", bytes.size(), to_string(spec.shape),
+                            name_of(spec.dtype), spec.bytes());
+  Buffer buffer{std::make_shared<Storage>(spec.device, bytes.size())};
+  memory_of(spec.device).copy_from_host(buffer.data(), bytes.data(), bytes.size());
+  return from_buffer(std::move(buffer), spec);
+}
+
+Tensor Tensor::from_buffer(Buffer buffer, const TensorSpec& spec) {
+  BONFIRE_CHECK(buffer.offset + spec.bytes() <= buffer.storage->bytes(), "buffer too small for {}", to_string(spec));
+  return Tensor(Value{make_feed(std::move(buffer), spec), 0});
+}
+
+void Tensor::copy_to_host(std::span<std::byte> target) const {
+  if (!defined()) throw_error<GraphError>("[item] the tensor is undefined");
+  BONFIRE_CHECK(target.size() == spec().bytes(), "target has {} bytes, value {}", target.size(), spec().bytes());
+  Located located = locate(value_);
+  DeviceMemory& memory = memory_of(device());
+  if (located.layout.row_major()) {
+    memory.copy_to_host(target.data(), located.buffer.data(), target.size());
+    return;
+  }
+  std::vector<std::byte> raw(target.size());
+  memory.copy_to_host(raw.data(), located.buffer.data(), raw.size());
+  convert_layout(raw.data(), located.layout, target.data(), {}, shape(), dtype());
+}
+
+void Tensor::read_item(DType as, void* target) const {
+  if (!defined()) throw_error<GraphError>("[item] the tensor is undefined");
+  if (shape().count() != 1)
+    throw_error<ShapeError>("[item] the tensor has {} elements (shape {}); item() needs exactly one", shape().count(),
+                            to_string(shape()));
+  read_into(as, target, 1);
+}
+
+void Tensor::read_into(DType as, void* target, size_t count) const {
+  if (as == dtype()) {
+    copy_to_host({static_cast<std::byte*>(target), count * size_of(as)});
+    return;
+  }
+  std::vector<std::byte> raw(spec().bytes());
+  copy_to_host(raw);
+  dispatch(dtype(), [&](auto from) {
+    dispatch(as, [&](auto to) {
+      convert(reinterpret_cast<const typename decltype(from)::type*>(raw.data()),
+              static_cast<typename decltype(to)::type*>(target), count);
+    });
+  });
+}
+
+bool Tensor::requires_grad() const { return defined() && value_.node->outputs[value_.index].requires_grad; }
+
+Tensor& Tensor::set_requires_grad(bool required) {
+  if (!defined()) throw_error<GraphError>("[requires_grad] the tensor is undefined");
+  if (value_.node->recorded)
+    throw_error<GraphError>("[requires_grad] only a tensor without a history can be told; use detach() for this one");
+  value_.node->outputs[value_.index].requires_grad = required;
+  return *this;
+}
+
+Tensor Tensor::grad() const {
+  if (!defined()) return {};
+  const Node& node = *value_.node;
+  if (node.variable) return Variable(node.variable).grad();
+  return node.leaf_gradient ? Variable(node.leaf_gradient).value() : Tensor();
+}
+
+Tensor Scalar::tensor(DType dtype, Device device) const {
+  return Tensor(Trace::current().scalar(cell_, dtype, device));
+}
+
+namespace {
+
+void print_level(std::ostream& out, const std::vector<double>& values, const Shape& shape, int axis, int64_t offset,
+                 bool floating) {
+  constexpr int64_t kEdge = 3;  // elements shown at each end of a long axis
+  if (axis == shape.rank()) {
+    if (floating) {
+      out << values[static_cast<size_t>(offset)];
+    } else {
+      out << static_cast<int64_t>(values[static_cast<size_t>(offset)]);
+    }
+    return;
+  }
+  int64_t stride = 1;
+  for (int i = axis + 1; i < shape.rank(); ++i) stride *= shape[i];
+  bool last = axis == shape.rank() - 1;
+  out << '[';
+  for (int64_t i = 0; i < shape[axis]; ++i) {
+    if (i > 0) out << (last ? ", " : ",\n" + std::string(static_cast<size_t>(axis) + 1, ' '));
+    if (shape[axis] > 2 * kEdge && i == kEdge) {
+      out << "...";
+      i = shape[axis] - kEdge - 1;
+      continue;
+    }
+    print_level(out, values, shape, axis + 1, offset + i * stride, floating);
+  }
+  out << ']';
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
+  if (!tensor.defined()) return out << "undefined";
+  print_level(out, tensor.to_vector<double>(), tensor.shape(), 0, 0, is_floating(tensor.dtype()));
+  return out << " (" << to_string(tensor.spec()) << ")";
+}
+
+std::string to_string(const Tensor& tensor) {
+  std::ostringstream out;
+  out << tensor;
+  return out.str();
+}
+
+}  // namespace bonfire

@@ -1,0 +1,248 @@
+#include "bonfire/graph/trace.h"
+
+#include <atomic>
+#include <cstdlib>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
+
+namespace bonfire {
+
+namespace {
+
+// A loop that never reads or updates anything would grow its trace for ever.
+constexpr size_t kMostPendingNodes = 20'000;
+
+std::atomic<uint64_t> next_trace_id{1};
+thread_local uint64_t next_sequence = 1;
+thread_local Trace* current_trace = nullptr;
+thread_local const std::string* current_path = nullptr;
+thread_local bool grad_mode = true;
+
+std::atomic<bool>& check_numbers_flag() {
+  static std::atomic<bool> flag = [] {
+    const char* text = std::getenv("BONFIRE_CHECK_NUMBERS");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return flag;
+}
+
+size_t slot_hash(const Node* node, uint32_t index) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(node) + index * 0x9e3779b97f4a7c15ULL;
+  return static_cast<size_t>((bits * 0xff51afd7ed558ccdULL) >> 32);
+}
+
+OutputSpecs infer_random_key(const InferContext& context) { return {context.input(0)}; }
+
+const Op& random_key_op() {
+  static const Op& op = register_op({.name = "random_key", .infer = infer_random_key});
+  return op;
+}
+
+void mix_spec(base::Hash128& hash, const TensorSpec& spec) {
+  hash.mix((static_cast<uint64_t>(spec.dtype) << 40) | (static_cast<uint64_t>(spec.device.type) << 32) |
+           (static_cast<uint64_t>(static_cast<uint16_t>(spec.device.index)) << 8) |
+           static_cast<uint64_t>(spec.shape.rank()));
+  for (int64_t extent : spec.shape) hash.mix(static_cast<uint64_t>(extent));
+}
+
+}  // namespace
+
+Trace::Trace() : id_(next_trace_id.fetch_add(1)), leaf_table_(256) {}
+
+Trace& Trace::current() {
+  if (current_trace != nullptr) return *current_trace;
+  thread_local Trace trace;
+  return trace;
+}
+
+uint32_t Trace::leaf_position(const Value& value) {
+  size_t mask = leaf_table_.size() - 1;
+  size_t slot = slot_hash(value.node.get(), value.index) & mask;
+  while (leaf_table_[slot].node != nullptr) {
+    if (leaf_table_[slot].node == value.node.get() && leaf_table_[slot].index == value.index)
+      return leaf_table_[slot].position;
+    slot = (slot + 1) & mask;
+  }
+  uint32_t position = static_cast<uint32_t>(leaves_.size());
+  leaf_table_[slot] = {value.node.get(), value.index, position};
+  leaves_.push_back(value);
+  hash_.mix(0x1eafULL + static_cast<uint64_t>(value.node->leaf));
+  mix_spec(hash_, value.spec());
+  if (leaves_.size() * 2 > leaf_table_.size()) {
+    leaf_table_.assign(leaf_table_.size() * 4, {});
+    mask = leaf_table_.size() - 1;
+    for (uint32_t i = 0; i < leaves_.size(); ++i) {
+      slot = slot_hash(leaves_[i].node.get(), leaves_[i].index) & mask;
+      while (leaf_table_[slot].node != nullptr) slot = (slot + 1) & mask;
+      leaf_table_[slot] = {leaves_[i].node.get(), leaves_[i].index, i};
+    }
+  }
+  return position;
+}
+
+uint64_t Trace::encode(const Value& value) {
+  if (pending(value)) return (static_cast<uint64_t>(value.node->position) << 8) | value.index;
+  return (1ULL << 63) | leaf_position(value);
+}
+
+const NodePtr& Trace::append(const Op& op, std::span<const Value> inputs, Attributes attributes) {
+  if (nodes_.size() >= kMostPendingNodes && this == &Trace::current()) engine().commit(*this);
+  base::InlineVector<const TensorSpec*, 8> specs;
+  specs.reserve(inputs.size());
+  for (const Value& input : inputs) specs.push_back(&input.spec());
+
+  auto node = base::make_intrusive<Node>();
+  OutputSpecs outputs = op.infer({op, {specs.data(), specs.size()}, attributes});
+  hash_.mix((static_cast<uint64_t>(op.id) << 32) | inputs.size());
+  attributes.mix_into(hash_);
+  bool input_requires_grad = false;
+  node->inputs.reserve(inputs.size());
+  for (const Value& input : inputs) {
+    hash_.mix(encode(input));
+    input_requires_grad |= input.node->outputs[input.index].requires_grad;
+    node->inputs.push_back(input);
+  }
+  node->op = &op;
+  node->attributes = std::move(attributes);
+  node->recorded = input_requires_grad && grad_mode;
+  node->outputs.reserve(outputs.size());
+  for (const TensorSpec& spec : outputs) {
+    NodeOutput& output = node->outputs.emplace_back(spec);
+    output.requires_grad = node->recorded && is_floating(spec.dtype);
+  }
+  node->path = current_path;
+  node->sequence = next_sequence++;
+  node->trace = id_;
+  node->position = static_cast<uint32_t>(nodes_.size());
+  return nodes_.emplace_back(std::move(node));
+}
+
+void Trace::assign(const Variable& variable, const Value& value) {
+  VariableState& state = variable.state();
+  uint32_t leaf;
+  if (auto found = assigned_.find(&state); found != assigned_.end()) {
+    Assignment& assignment = assignments_[found->second];
+    leaf = assignment.leaf;
+    assignment.value = value;
+  } else {
+    leaf = leaf_position(read(variable));
+    assigned_[&state] = static_cast<uint32_t>(assignments_.size());
+    assignments_.push_back({variable, value, leaf});
+  }
+  hash_.mix((0xa55ULL << 48) | leaf);
+  hash_.mix(encode(value));
+  state.pending = value;
+  state.pending_trace = id_;
+}
+
+Value Trace::read(const Variable& variable) {
+  VariableState& state = variable.state();
+  if (state.pending_trace == id_ && state.pending) return state.pending;
+  if (state.leaf == nullptr) {
+    auto node = base::make_intrusive<Node>();
+    node->leaf = LeafKind::variable;
+    node->variable = variable.pointer();
+    node->outputs.emplace_back(state.spec);
+    node->sequence = next_sequence++;
+    state.leaf = node.get();
+    node->outputs[0].requires_grad = state.requires_grad;
+    return {std::move(node), 0};
+  }
+  state.leaf->outputs[0].requires_grad = state.requires_grad;
+  return {NodePtr(state.leaf), 0};
+}
+
+Value Trace::scalar(std::shared_ptr<double> cell, DType dtype, Device device) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::scalar;
+  node->scalar = std::move(cell);
+  node->outputs.emplace_back(TensorSpec{{}, dtype, device});
+  node->sequence = next_sequence++;
+  return {std::move(node), 0};
+}
+
+Value Trace::random_key(Device device) {
+  for (const Value& key : random_keys_)
+    if (key.spec().device == device) return key;
+  auto leaf = base::make_intrusive<Node>();
+  leaf->leaf = LeafKind::random;
+  leaf->outputs.emplace_back(TensorSpec{{2}, DType::i64, device});
+  leaf->sequence = next_sequence++;
+  Value input{std::move(leaf), 0};
+  random_keys_.push_back({append(random_key_op(), {&input, 1}, {}), 0});
+  return random_keys_.back();
+}
+
+void Trace::clear() {
+  for (Assignment& assignment : assignments_) {
+    VariableState& state = assignment.variable.state();
+    if (state.pending_trace == id_) state.pending = {};
+  }
+  assignments_.clear();
+  assigned_.clear();
+  random_keys_.clear();
+  leaf_table_.assign(leaf_table_.size(), {});
+  std::vector<Value> leaves = std::move(leaves_);
+  std::vector<NodePtr> nodes = std::move(nodes_);
+  leaves_.clear();
+  nodes_.clear();
+  hash_ = {};
+  random_numbers_ = 0;
+  has_backward = false;
+  id_ = next_trace_id.fetch_add(1);
+  // Nodes go last and newest first, so that each is freed by its own reference and not through a chain of users.
+  while (!nodes.empty()) nodes.pop_back();
+}
+
+TraceScope::TraceScope(Trace& trace) : before_(current_trace) { current_trace = &trace; }
+TraceScope::~TraceScope() { current_trace = before_; }
+
+PathScope::PathScope(std::string_view name) : before_(current_path) {
+  // Paths are few and live for ever; each thread keeps its own table, keyed by the parent's address and the name.
+  thread_local std::unordered_map<std::string, std::unique_ptr<std::string>> paths;
+  thread_local std::string key;
+  key = before_ == nullptr ? std::string() : *before_;
+  if (!key.empty()) key += '.';
+  key += name;
+  auto& slot = paths[key];
+  if (!slot) slot = std::make_unique<std::string>(key);
+  current_path = slot.get();
+}
+PathScope::~PathScope() { current_path = before_; }
+
+ExactPathScope::ExactPathScope(const std::string* path) : before_(current_path) { current_path = path; }
+ExactPathScope::~ExactPathScope() { current_path = before_; }
+
+bool grad_enabled() { return grad_mode; }
+void set_grad_enabled(bool enabled) { grad_mode = enabled; }
+
+NoGrad::NoGrad() : before_(grad_mode) { grad_mode = false; }
+NoGrad::~NoGrad() { grad_mode = before_; }
+
+void set_check_numbers(bool on) { check_numbers_flag() = on; }
+bool check_numbers() { return check_numbers_flag(); }
+
+namespace {
+Engine* registered_engine = nullptr;
+}
+
+Engine& engine() {
+  BONFIRE_CHECK(registered_engine != nullptr, "no engine is registered");
+  return *registered_engine;
+}
+void register_engine(Engine* engine) { registered_engine = engine; }
+
+RandomState& random_state() {
+  static RandomState state;
+  return state;
+}
+
+void commit() { engine().commit(Trace::current()); }
+void synchronize() {
+  commit();
+  engine().synchronize();
+}
+void manual_seed(uint64_t seed) { random_state() = {seed, 0}; }
+
+}  // namespace bonfire

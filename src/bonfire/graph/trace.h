@@ -1,0 +1,111 @@
+#pragma once
+// Trace: what this thread has asked for and not yet run, in order, with a running hash of its structure. Appending a
+// node costs well under a microsecond; a commit hands the trace to the engine, which finds the plan of that hash.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bonfire/base/hash.h"
+#include "bonfire/graph/node.h"
+#include "bonfire/graph/variable.h"
+
+namespace bonfire {
+
+struct Assignment {
+  Variable variable;
+  Value value;
+  uint32_t leaf;  // position of the variable among the trace's leaves
+};
+
+class Trace {
+ public:
+  Trace();
+  static Trace& current();  // this thread's
+
+  const NodePtr& append(const Op& op, std::span<const Value> inputs, Attributes attributes);
+  void assign(const Variable& variable, const Value& value);
+  Value read(const Variable& variable);
+  Value scalar(std::shared_ptr<double> cell, DType dtype, Device device);
+  // i64 [2]: seed and step, as a value of this trace, so that a later backward pass sees those of its forward pass.
+  Value random_key(Device device);
+
+  bool empty() const { return nodes_.empty() && assignments_.empty(); }
+  uint64_t id() const { return id_; }
+  const std::vector<NodePtr>& nodes() const { return nodes_; }
+  const std::vector<Value>& leaves() const { return leaves_; }                 // in order of first use
+  const std::vector<Assignment>& assignments() const { return assignments_; }  // the last one of each variable
+  const base::Hash128& hash() const { return hash_; }
+  bool pending(const Value& value) const { return value.node->trace == id_ && !value.node->is_leaf(); }
+  uint32_t leaf_position(const Value& value);  // adds it when new
+
+  uint32_t next_random_number() { return random_numbers_++; }  // op number for random ops, counted within a step
+  bool has_backward = false;  // a backward pass is pending; another one commits it first
+
+  void clear();  // after a commit: forgets everything, and takes a new id
+
+ private:
+  uint64_t encode(const Value& value);
+
+  uint64_t id_;
+  std::vector<NodePtr> nodes_;
+  std::vector<Value> leaves_;
+  std::vector<Assignment> assignments_;
+  std::unordered_map<const VariableState*, uint32_t> assigned_;  // → position in assignments_
+  struct LeafSlot {
+    const Node* node = nullptr;
+    uint32_t index = 0, position = 0;
+  };
+  std::vector<LeafSlot> leaf_table_;  // open addressing, a power of two
+  base::Hash128 hash_;
+  uint32_t random_numbers_ = 0;
+  std::vector<Value> random_keys_;  // one a device
+};
+
+// Makes another trace this thread's current one while it lives (a dry run, a step being compiled).
+class TraceScope {
+ public:
+  explicit TraceScope(Trace& trace);
+  ~TraceScope();
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  Trace* before_;
+};
+
+// Names the module whose ops are being traced: nodes carry "layer2.0.conv1".
+class PathScope {
+ public:
+  explicit PathScope(std::string_view name);
+  ~PathScope();
+  PathScope(const PathScope&) = delete;
+  PathScope& operator=(const PathScope&) = delete;
+
+ private:
+  const std::string* before_;
+};
+
+// Carries the path of a forward node over to the gradient nodes made for it.
+class ExactPathScope {
+ public:
+  explicit ExactPathScope(const std::string* path);
+  ~ExactPathScope();
+  ExactPathScope(const ExactPathScope&) = delete;
+  ExactPathScope& operator=(const ExactPathScope&) = delete;
+
+ private:
+  const std::string* before_;
+};
+
+bool grad_enabled();
+void set_grad_enabled(bool enabled);
+
+// Debugging: every op is committed as soon as it is traced and its float results are checked for NaN and infinity; the
+// error names the op and the module. Also switched on by BONFIRE_CHECK_NUMBERS=1.
+void set_check_numbers(bool on);
+bool check_numbers();
+
+}  // namespace bonfire

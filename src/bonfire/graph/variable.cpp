@@ -1,0 +1,143 @@
+#include "bonfire/graph/variable.h"
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
+
+namespace bonfire {
+
+namespace {
+
+// Host-side changes wait until nothing pending or running uses the variable.
+void settle() {
+  commit();
+  engine().synchronize();
+}
+
+void ensure_buffer(VariableState& state) {
+  if (state.buffer) return;
+  state.buffer = {std::make_shared<Storage>(state.spec.device, state.spec.bytes())};
+  memory_of(state.spec.device).fill_zero(state.buffer.data(), state.spec.bytes());
+}
+
+// Whoever still holds the current version keeps it, in memory of its own.
+void keep_for_holders(VariableState& state) {
+  if (state.leaf == nullptr) return;
+  Node& leaf = *state.leaf;
+  std::vector<std::byte> bytes = Variable(base::IntrusivePtr<VariableState>(&state)).save();
+  Buffer buffer{std::make_shared<Storage>(state.spec.device, bytes.size())};
+  memory_of(state.spec.device).copy_from_host(buffer.data(), bytes.data(), bytes.size());
+  leaf.leaf = LeafKind::feed;
+  leaf.committed = true;
+  leaf.outputs[0].buffer = std::move(buffer);
+  state.leaf = nullptr;
+}
+
+}  // namespace
+
+VariableState::~VariableState() = default;
+
+Variable::Variable(const TensorSpec& spec, std::string name) : state_(base::make_intrusive<VariableState>(spec)) {
+  require_device(spec.device);
+  state_->name = std::move(name);
+}
+
+Tensor Variable::value() const {
+  if (!defined()) throw_error<GraphError>("[variable] the variable is undefined");
+  if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
+  ensure_buffer(*state_);
+  return Tensor(Trace::current().read(*this));
+}
+
+void Variable::assign(const Tensor& value) const {
+  if (!(value.spec() == spec()))
+    throw_error<ShapeError>("[assign] variable {} is {}, the value is {}", name(), to_string(spec()),
+                            to_string(value.spec()));
+  ensure_buffer(*state_);
+  Trace::current().assign(*this, value.value());
+}
+
+void Variable::load(std::span<const std::byte> row_major) const {
+  if (row_major.size() != spec().bytes())
+    throw_error<ShapeError>("[load] variable {} is {} ({} bytes), {} bytes were given", name(), to_string(spec()),
+                            spec().bytes(), row_major.size());
+  settle();
+  ensure_buffer(*state_);
+  keep_for_holders(*state_);
+  std::vector<std::byte> raw(row_major.size());
+  convert_layout(row_major.data(), {}, raw.data(), state_->layout, shape(), dtype());
+  memory_of(device()).copy_from_host(state_->buffer.data(), raw.data(), raw.size());
+  state_->ready = nullptr;
+  state_->failure.clear();
+  ++state_->version;
+}
+
+std::vector<std::byte> Variable::save() const {
+  settle();
+  if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
+  ensure_buffer(*state_);
+  std::vector<std::byte> raw(spec().bytes()), row_major(spec().bytes());
+  memory_of(device()).copy_to_host(raw.data(), state_->buffer.data(), raw.size());
+  convert_layout(raw.data(), state_->layout, row_major.data(), {}, shape(), dtype());
+  return row_major;
+}
+
+void Variable::move_to(Device target) const {
+  if (target == device()) return;
+  require_device(target);
+  std::vector<std::byte> bytes = save();
+  keep_for_holders(*state_);
+  state_->spec.device = target;
+  state_->layout = {};
+  state_->layout_fixed = false;
+  state_->gradient = nullptr;
+  state_->gradient_is_clear = true;
+  state_->buffer = {std::make_shared<Storage>(target, bytes.size())};
+  load(bytes);
+}
+
+Tensor Variable::grad() const {
+  if (!state_->gradient || state_->gradient_is_clear) return {};
+  return Variable(state_->gradient).value();
+}
+
+Variable Variable::grad_variable() const {
+  if (!state_->gradient) {
+    Variable gradient(spec(), name().empty() ? std::string() : name() + ".grad");
+    state_->gradient = gradient.pointer();
+  }
+  return Variable(state_->gradient);
+}
+
+void Variable::clear_grad() const { state_->gradient_is_clear = true; }
+
+void Variable::rebase(Buffer buffer) const {
+  BONFIRE_CHECK(buffer.storage->device() == device() && buffer.offset + spec().bytes() <= buffer.storage->bytes());
+  settle();
+  keep_for_holders(*state_);
+  DeviceMemory& memory = memory_of(device());
+  if (state_->buffer) {
+    std::vector<std::byte> bytes(spec().bytes());  // layout and all
+    memory.copy_to_host(bytes.data(), state_->buffer.data(), bytes.size());
+    memory.copy_from_host(buffer.data(), bytes.data(), bytes.size());
+  } else {
+    memory.fill_zero(buffer.data(), spec().bytes());
+  }
+  state_->buffer = std::move(buffer);
+}
+
+void make_contiguous(std::span<const Variable> variables) {
+  constexpr size_t kAlignment = 64;
+  if (variables.empty()) return;
+  size_t total = 0;
+  for (const Variable& variable : variables)
+    total += (variable.spec().bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  auto storage = std::make_shared<Storage>(variables[0].device(), total);
+  size_t offset = 0;
+  memory_of(variables[0].device()).fill_zero(storage->data(), total);
+  for (const Variable& variable : variables) {
+    variable.rebase({storage, offset});
+    offset += (variable.spec().bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+}  // namespace bonfire

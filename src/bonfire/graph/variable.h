@@ -1,0 +1,92 @@
+#pragma once
+// Variable: memory with a name that training changes: parameters, gradients, optimizer state, running statistics.
+// Reading one gives the value of its newest version; assigning appends the update to the trace. An update happens in
+// place unless someone still holds a handle to the version it replaces: then that handle gets its own copy first.
+
+#include <span>
+#include <string>
+
+#include "bonfire/graph/node.h"
+#include "bonfire/graph/tensor.h"
+
+namespace bonfire {
+
+class Variable;
+
+class VariableState : public base::RefCounted<VariableState> {
+ public:
+  explicit VariableState(const TensorSpec& variable_spec) : spec(variable_spec) {}
+  ~VariableState();
+
+  TensorSpec spec;
+  std::string name;
+  Layout layout;  // of the memory; fixed by the first plan that uses the variable
+  bool layout_fixed = false;
+  Buffer buffer;  // allocated (zeros) at first use
+  uint64_t version = 0;
+  bool requires_grad = false;
+  std::shared_ptr<Completion> ready;  // the launch that last wrote it
+  std::string failure;                // why its content cannot be trusted, until it is loaded again
+
+  Node* leaf = nullptr;  // this version's leaf node while someone holds it
+  Value pending;         // what the current trace has assigned
+  uint64_t pending_trace = 0;
+
+  base::IntrusivePtr<VariableState> gradient;
+  bool gradient_is_clear = true;  // the next backward writes instead of adding
+};
+
+class Variable {
+ public:
+  Variable() = default;                                              // undefined
+  explicit Variable(const TensorSpec& spec, std::string name = {});  // zeros
+  explicit Variable(base::IntrusivePtr<VariableState> state) : state_(std::move(state)) {}
+  template <class T>
+  static Variable from(std::span<const T> values, const Shape& shape, Device device = {}) {
+    Variable variable({shape, dtype_of<T>(), device});
+    variable.load(std::as_bytes(values));
+    return variable;
+  }
+
+  bool defined() const { return static_cast<bool>(state_); }
+  const TensorSpec& spec() const { return state_->spec; }
+  const Shape& shape() const { return state_->spec.shape; }
+  DType dtype() const { return state_->spec.dtype; }
+  Device device() const { return state_->spec.device; }
+  const std::string& name() const { return state_->name; }
+
+  Tensor value() const;
+  operator Tensor() const { return value(); }
+  void assign(const Tensor& value) const;                 // traced; ShapeError when the specs differ
+  void load(std::span<const std::byte> row_major) const;  // at once; waits for launches that use it
+  std::vector<std::byte> save() const;                    // at once, row-major
+  void move_to(Device device) const;                      // keeps the value; drops the gradient
+
+  bool requires_grad() const { return state_->requires_grad; }
+  void set_requires_grad(bool required) const { state_->requires_grad = required; }
+  Tensor grad() const;             // undefined when there is none, or it is cleared
+  Variable grad_variable() const;  // made at first use
+  void clear_grad() const;         // sets a flag: the next backward writes
+
+  // Gives the variable the memory `buffer` (same bytes), with its value moved there. For contiguous groups.
+  void rebase(Buffer buffer) const;
+
+  VariableState& state() const { return *state_; }
+  const base::IntrusivePtr<VariableState>& pointer() const { return state_; }
+  friend bool operator==(const Variable&, const Variable&) = default;
+
+ private:
+  base::IntrusivePtr<VariableState> state_;
+};
+
+// A variable that is trained.
+class Parameter : public Variable {
+ public:
+  Parameter() = default;
+  explicit Parameter(Variable variable) : Variable(std::move(variable)) { set_requires_grad(true); }
+};
+
+// Lays the variables out one after the other (each aligned to 64 bytes) in one new allocation, in the order given.
+void make_contiguous(std::span<const Variable> variables);
+
+}  // namespace bonfire

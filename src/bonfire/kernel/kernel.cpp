@@ -1,0 +1,62 @@
+#include "bonfire/kernel/kernel.h"
+
+#include <map>
+#include <mutex>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire {
+
+namespace {
+
+struct KernelRegistry {
+  std::mutex mutex;
+  std::map<std::string, std::vector<CandidateList>, std::less<>> lists[kDeviceTypes];
+};
+
+KernelRegistry& kernel_registry() {
+  static KernelRegistry registry;
+  return registry;
+}
+
+}  // namespace
+
+bool register_kernel(std::string op, DeviceType type, CandidateList list) {
+  KernelRegistry& registry = kernel_registry();
+  std::lock_guard lock(registry.mutex);
+  registry.lists[static_cast<int>(type)][std::move(op)].push_back(list);
+  return true;
+}
+
+std::vector<Candidate> candidates_for(const KernelRequest& request) {
+  Device device = request.node.device();
+  std::vector<CandidateList> lists;
+  {
+    KernelRegistry& registry = kernel_registry();
+    std::lock_guard lock(registry.mutex);
+    const auto& by_op = registry.lists[static_cast<int>(device.type)];
+    if (auto found = by_op.find(request.node.name()); found != by_op.end()) lists = found->second;
+  }
+  std::vector<Candidate> all;
+  for (CandidateList list : lists)
+    for (Candidate& candidate : list(request)) all.push_back(std::move(candidate));
+  if (all.empty()) {
+    std::string inputs;
+    for (const GraphValue& input : request.node.inputs)
+      inputs += (inputs.empty() ? "" : ", ") + to_string(input.spec());
+    throw_error<DeviceError>("[{}] there is no kernel on {} for inputs ({}){}{}", request.node.name(),
+                             to_string(device), inputs, request.node.path.empty() ? "" : " in module ",
+                             request.node.path);
+  }
+  return all;
+}
+
+Candidate row_major_candidate(const KernelRequest& request, std::string name) {
+  Candidate candidate;
+  candidate.name = std::move(name);
+  candidate.input_layouts.resize(request.node.inputs.size());
+  candidate.output_layouts.resize(request.node.outputs.size());
+  return candidate;
+}
+
+}  // namespace bonfire

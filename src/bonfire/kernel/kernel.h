@@ -1,0 +1,98 @@
+#pragma once
+// Kernel: how one device computes one node. A backend registers, per op, a function that lists the candidates it has
+// for a node; the planner chooses one, builds it once, and from then on only runs it.
+//
+//   const bool registered = register_kernel("tanh", DeviceType::cpu, [](const KernelRequest& request) {
+//     return one_candidate(request, [count = request.node.outputs[0].shape.count()](const Run& run) { ... });
+//   });
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bonfire/base/thread_pool.h"
+#include "bonfire/graph/graph.h"
+#include "bonfire/tensor/storage.h"
+
+namespace bonfire {
+
+// The operands of one run. Pointers are into memory of the node's device, in the layouts that the candidate asked for.
+struct Run {
+  std::span<void* const> inputs;
+  std::span<void* const> outputs;
+  void* workspace;      // Candidate::workspace_bytes
+  ThreadPool* threads;  // of a CPU device; null elsewhere
+  void* stream;         // of a CUDA device (a cudaStream_t); null elsewhere
+
+  template <class T>
+  const T* input(size_t i) const {
+    return static_cast<const T*>(inputs[i]);
+  }
+  template <class T>
+  T* output(size_t i = 0) const {
+    return static_cast<T*>(outputs[i]);
+  }
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  // Computes the outputs. Called many times, always by one thread at a time. On a CUDA device it only enqueues on the
+  // stream, and always the same work, so that it can be captured.
+  virtual void run(const Run& run) = 0;
+};
+
+struct Candidate {
+  std::string name;                    // "direct", "winograd", "onednn:jit_avx512"
+  std::vector<Layout> input_layouts;   // one per input
+  std::vector<Layout> output_layouts;  // one per output
+  size_t workspace_bytes = 0;
+  // Outputs that may be written over an input whose last use this is: (output, input), of equal bytes.
+  std::vector<std::pair<int, int>> in_place;
+  std::function<std::unique_ptr<Kernel>()> build;
+};
+
+struct KernelRequest {
+  const GraphNode& node;
+  std::span<const Layout> arriving;  // how each input lies already: a candidate that takes it so needs no reorder
+};
+
+using CandidateList = std::vector<Candidate> (*)(const KernelRequest&);
+
+// `op` need not be registered yet. Several lists for the same op and device type add up (own kernels, then oneDNN).
+// Returns true, so that a namespace-scope constant can call it.
+bool register_kernel(std::string op, DeviceType type, CandidateList list);
+
+// All candidates for the node on its device. DeviceError naming op and device when there is none.
+std::vector<Candidate> candidates_for(const KernelRequest& request);
+
+// One candidate with everything row-major, and `body(const Run&)` as its kernel.
+template <class Body>
+class FunctionKernel final : public Kernel {
+ public:
+  explicit FunctionKernel(Body body) : body_(std::move(body)) {}
+  void run(const Run& run) override { body_(run); }
+
+ private:
+  Body body_;
+};
+
+Candidate row_major_candidate(const KernelRequest& request, std::string name);
+
+template <class Body>
+Candidate make_candidate(const KernelRequest& request, std::string name, Body body) {
+  Candidate candidate = row_major_candidate(request, std::move(name));
+  candidate.build = [body = std::move(body)] { return std::make_unique<FunctionKernel<Body>>(body); };
+  return candidate;
+}
+
+template <class Body>
+std::vector<Candidate> one_candidate(const KernelRequest& request, Body body) {
+  std::vector<Candidate> list;
+  list.push_back(make_candidate(request, "plain", std::move(body)));
+  return list;
+}
+
+}  // namespace bonfire

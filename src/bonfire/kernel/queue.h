@@ -1,0 +1,63 @@
+#pragma once
+// Program: the part of a plan that runs on one device, in order. Queue: a device's asynchronous line of programs.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire {
+
+// What an address of a program is, so that a queue that replays captured work knows what can change between launches.
+enum class AddressKind : uint8_t {
+  fixed,   // the same on every launch: arena, variables, constants
+  feed,    // read only; another place on each launch
+  output,  // written; another place on each launch
+  scalars  // read only: the block of host numbers, copied in at launch
+};
+
+struct Address {
+  AddressKind kind = AddressKind::fixed;
+  size_t bytes = 0;
+};
+
+struct ProgramStep {
+  std::shared_ptr<Kernel> kernel;
+  std::vector<int> inputs, outputs;  // into the addresses
+  int workspace = -1;
+  std::string label;  // op and module path, for errors and traces
+};
+
+struct Program {
+  Device device;
+  std::vector<Address> addresses;
+  std::vector<ProgramStep> steps;
+};
+
+// One launch of a program.
+struct Launch {
+  std::shared_ptr<const Program> program;
+  std::vector<void*> addresses;
+  std::vector<std::byte> scalars;                  // what AddressKind::scalars must hold
+  std::vector<std::shared_ptr<Completion>> after;  // launches on other devices whose results this one reads
+  std::shared_ptr<void> keep_alive;                // storages in use until it is done
+};
+
+// Launches run in the order given. launch() returns at once (it waits only when too many are in flight).
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual std::shared_ptr<Completion> launch(Launch launch) = 0;
+  virtual void synchronize() = 0;  // until all launches are done; does not throw their errors
+  // Memory of at least `bytes` for temporaries that all programs of this queue share. The address never moves.
+  virtual void* arena(size_t bytes) = 0;
+  // Runs body with this device's threads or stream, behind everything launched; for timing candidates.
+  virtual void run_now(const std::function<void(const Run&)>& body) = 0;
+};
+
+Queue& queue_of(Device device);
+void register_queues(DeviceType type, Queue& (*queue)(int index));
+
+}  // namespace bonfire
