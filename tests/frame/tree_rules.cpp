@@ -1,0 +1,113 @@
+#include "tests/frame/tree_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+namespace bonfire::frame {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool is_header(const fs::path& file) { return file.extension() == ".h" || file.extension() == ".cuh"; }
+bool is_source(const fs::path& file) { return file.extension() == ".cpp" || file.extension() == ".cu"; }
+
+// Headers and sources under `root`, relative to it, sorted.
+std::vector<fs::path> code_files(const fs::path& root) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(root))
+    if (is_header(entry.path()) || is_source(entry.path())) files.push_back(fs::relative(entry.path(), root));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> read_lines(const fs::path& file) {
+  std::ifstream stream(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// What a line includes, with its delimiters ("bonfire/base/error.h" or <span>); empty when it includes nothing.
+std::string included_by(std::string_view line) {
+  auto skip_blanks = [&] { line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size())); };
+  skip_blanks();
+  if (!line.starts_with("#")) return {};
+  line.remove_prefix(1);
+  skip_blanks();
+  if (!line.starts_with("include")) return {};
+  line.remove_prefix(std::string_view("include").size());
+  skip_blanks();
+  if (line.empty() || (line[0] != '"' && line[0] != '<')) return {};
+  size_t end = line.find(line[0] == '"' ? '"' : '>', 1);
+  return std::string(line.substr(0, end == std::string_view::npos ? end : end + 1));
+}
+
+constexpr int kTop = -1;      // directly in bonfire/
+constexpr int kUnknown = -2;  // in a folder that the list does not name
+
+// Place in `layers` of a path such as bonfire/backend/cpu/gemm.h.
+int layer_of(const std::string& path, const std::vector<std::string>& layers) {
+  if (fs::path(path).parent_path() == "bonfire") return kTop;
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (path.starts_with("bonfire/" + layers[i] + "/")) return static_cast<int>(i);
+  return kUnknown;
+}
+
+}  // namespace
+
+std::vector<std::string> read_layers(const fs::path& file) {
+  std::vector<std::string> layers;
+  for (const std::string& line : read_lines(file)) {
+    std::string name;
+    if (std::istringstream(line) >> name) layers.push_back(name);
+  }
+  return layers;
+}
+
+std::vector<std::string> layering_faults(const fs::path& root, const std::vector<std::string>& layers) {
+  std::vector<std::string> faults;
+  for (const fs::path& file : code_files(root)) {
+    int own = layer_of(file.generic_string(), layers);
+    if (own == kUnknown) {
+      faults.push_back(fmt::format("{} is in a folder that the list of layers does not name", file.string()));
+      continue;
+    }
+    for (const std::string& line : read_lines(root / file)) {
+      std::string included = included_by(line);
+      if (included.empty()) continue;
+      std::string path = included.substr(1, included.size() - 2);
+      if (!path.starts_with("bonfire/")) {
+        if (included[0] == '"')
+          faults.push_back(fmt::format("{} includes {} without its full path", file.string(), included));
+        continue;
+      }
+      int other = layer_of(path, layers);
+      bool allowed = own == kTop ? other != kUnknown : other >= 0 && other <= own;
+      if (!allowed) faults.push_back(fmt::format("{} must not include {}", file.string(), included));
+    }
+  }
+  return faults;
+}
+
+std::vector<std::string> file_faults(const fs::path& root) {
+  constexpr size_t kMostHeaderLines = 300, kMostSourceLines = 600;
+  const std::set<std::string> vague{"util", "utils", "helper", "helpers", "common", "misc"};
+  std::vector<std::string> faults;
+  for (const fs::path& file : code_files(root)) {
+    size_t lines = read_lines(root / file).size();
+    size_t most = is_header(file) ? kMostHeaderLines : kMostSourceLines;
+    if (lines > most) faults.push_back(fmt::format("{} has {} lines, more than {}", file.string(), lines, most));
+    for (const fs::path& part : file)
+      if (vague.contains(part.stem().string()))
+        faults.push_back(fmt::format("{}: '{}' does not say what is inside", file.string(), part.string()));
+  }
+  return faults;
+}
+
+}  // namespace bonfire::frame

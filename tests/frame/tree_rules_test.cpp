@@ -1,0 +1,109 @@
+#include "tests/frame/tree_rules.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+namespace bonfire::frame {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kTree = BONFIRE_SOURCE_DIR;
+
+std::string lines_of(const std::vector<std::string>& faults) {
+  std::string text;
+  for (const std::string& fault : faults) text += fault + "\n";
+  return text;
+}
+
+TEST(SourceTree, FoldersIncludeOnlyFoldersAboveThem) {
+  EXPECT_EQ(lines_of(layering_faults(kTree / "src", read_layers(kTree / "tests/frame/layers.txt"))), "");
+}
+
+TEST(SourceTree, FilesAreShortAndNamedForWhatTheyHold) {
+  for (const char* folder : {"src", "tests", "tools", "examples", "bench"})
+    if (fs::exists(kTree / folder)) {
+      EXPECT_EQ(lines_of(file_faults(kTree / folder)), "") << "in " << folder;
+    }
+}
+
+// A small tree of real files that is gone afterwards.
+class TreeRules : public testing::Test {
+ protected:
+  TreeRules() { fs::create_directories(root_); }
+  ~TreeRules() override { fs::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  std::string layering() const {
+    return lines_of(layering_faults(root_, {"base", "backend/cpu", "backend/cuda", "nn"}));
+  }
+
+  fs::path root_ = fs::temp_directory_path() / ("bonfire_tree_rules_" + std::to_string(getpid()));
+};
+
+TEST_F(TreeRules, IncludingDownTheListIsAFault) {
+  write("bonfire/base/error.h", "#include <string>\n#include \"bonfire/nn/module.h\"\n");
+  EXPECT_EQ(layering(), "bonfire/base/error.h must not include \"bonfire/nn/module.h\"\n");
+}
+
+TEST_F(TreeRules, AngleBracketsAndBlanksDoNotHideAFault) {
+  write("bonfire/base/error.cpp", "  #  include <bonfire/nn/module.h>  // why not\n");
+  EXPECT_EQ(layering(), "bonfire/base/error.cpp must not include <bonfire/nn/module.h>\n");
+}
+
+TEST_F(TreeRules, IncludingUpTheListOrTheOwnFolderIsFine) {
+  write("bonfire/nn/module.h", "#include \"bonfire/base/error.h\"\n#include \"bonfire/nn/parameter.h\"\n");
+  write("bonfire/backend/cuda/gemm.cu", "#include \"bonfire/backend/cpu/gemm.h\"\n");
+  EXPECT_EQ(layering(), "");
+}
+
+TEST_F(TreeRules, BackendsAreLayersOfTheirOwn) {
+  write("bonfire/backend/cpu/gemm.cpp", "#include \"bonfire/backend/cuda/stream.h\"\n");
+  EXPECT_EQ(layering(), "bonfire/backend/cpu/gemm.cpp must not include \"bonfire/backend/cuda/stream.h\"\n");
+}
+
+TEST_F(TreeRules, TheHeaderForUsersIncludesAllAndIsIncludedByNoFolder) {
+  write("bonfire/bonfire.h", "#include \"bonfire/nn/module.h\"\n");
+  EXPECT_EQ(layering(), "");
+  write("bonfire/nn/module.cpp", "#include \"bonfire/bonfire.h\"\n");
+  EXPECT_EQ(layering(), "bonfire/nn/module.cpp must not include \"bonfire/bonfire.h\"\n");
+}
+
+TEST_F(TreeRules, AShortIncludePathIsAFault) {
+  write("bonfire/base/error.cpp", "#include \"error.h\"\n#include \"../nn/module.h\"\n");
+  EXPECT_EQ(layering(),
+            "bonfire/base/error.cpp includes \"error.h\" without its full path\n"
+            "bonfire/base/error.cpp includes \"../nn/module.h\" without its full path\n");
+}
+
+TEST_F(TreeRules, AFolderOutsideTheListIsAFault) {
+  write("bonfire/basement/door.h", "");
+  EXPECT_EQ(layering(), "bonfire/basement/door.h is in a folder that the list of layers does not name\n");
+}
+
+TEST_F(TreeRules, LongFilesAndVagueNamesAreFaults) {
+  auto lines = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += "\n";
+    return text;
+  };
+  write("a.h", lines(300));
+  write("b.cpp", lines(600));
+  EXPECT_EQ(lines_of(file_faults(root_)), "");
+  write("a.h", lines(301));
+  write("b.cpp", lines(601));
+  write("utils/c.h", "");
+  EXPECT_EQ(lines_of(file_faults(root_)),
+            "a.h has 301 lines, more than 300\n"
+            "b.cpp has 601 lines, more than 600\n"
+            "utils/c.h: 'utils' does not say what is inside\n");
+}
+
+}  // namespace
+}  // namespace bonfire::frame
