@@ -1,11 +1,11 @@
 # cmake -D build=BUILD -D work=EMPTY -D compiler=CXX -D generator=GENERATOR -P build_outside.cmake
 file(REMOVE_RECURSE ${work})
-set(quiet COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
-execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${work}/prefix ${quiet})
+set(strict COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${work}/prefix ${strict})
 # The sources are copied so that no header of the tree is near.
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/outside.cpp DESTINATION ${work}/source)
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G ${generator}
                         -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_PREFIX_PATH=${work}/prefix
-                        -D CMAKE_BUILD_TYPE=Release ${quiet})
-execute_process(COMMAND ${CMAKE_COMMAND} --build ${work}/build ${quiet})
+                        -D CMAKE_BUILD_TYPE=Release ${strict})
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${work}/build ${strict})
 execute_process(COMMAND ${work}/build/outside COMMAND_ERROR_IS_FATAL ANY)
