@@ -1,0 +1,360 @@
+#include "bonfire/ops/shape_ops.h"
+
+#include <algorithm>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/op.h"
+#include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/reduce.h"
+
+namespace bonfire {
+
+namespace {
+
+using Context = const GradientContext&;
+
+OutputSpecs infer_reshape(const InferContext& context) {
+  TensorSpec spec = context.input(0);
+  Shape shape = context.attributes.ints("shape");
+  if (shape.count() != spec.shape.count())
+    throw_error<ShapeError>("[reshape] shape {} has {} elements, {} has {}", to_string(spec.shape), spec.shape.count(),
+                            to_string(shape), shape.count());
+  spec.shape = shape;
+  return {spec};
+}
+
+OutputSpecs infer_permute(const InferContext& context) {
+  TensorSpec spec = context.input(0);
+  Shape axes = context.attributes.ints("axes");
+  for (int i = 0; i < axes.rank(); ++i) spec.shape[i] = context.input(0).shape[static_cast<int>(axes[i])];
+  return {spec};
+}
+
+OutputSpecs infer_broadcast_to(const InferContext& context) {
+  TensorSpec spec = context.input(0);
+  Shape shape = context.attributes.ints("shape");
+  int added = shape.rank() - spec.shape.rank();
+  bool fits = added >= 0;
+  for (int i = 0; fits && i < spec.shape.rank(); ++i)
+    fits = spec.shape[i] == shape[i + added] || (spec.shape[i] == 1 && shape[i + added] >= 0);
+  for (int i = 0; i < added; ++i) fits = fits && shape[i] >= 0;
+  if (!fits)
+    throw_error<ShapeError>("[broadcast_to] shape {} does not broadcast to {}", to_string(spec.shape),
+                            to_string(shape));
+  spec.shape = shape;
+  return {spec};
+}
+
+OutputSpecs infer_concat(const InferContext& context) {
+  int axis = static_cast<int>(context.attributes.integer("axis"));
+  TensorSpec spec = context.input(0);
+  for (const TensorSpec* part : context.inputs.subspan(1)) {
+    bool fits = part->shape.rank() == spec.shape.rank() && part->device == spec.device && part->dtype == spec.dtype;
+    for (int i = 0; fits && i < spec.shape.rank(); ++i) fits = i == axis || part->shape[i] == spec.shape[i];
+    if (!fits)
+      throw_error<ShapeError>(
+          "[concat] parts must live on one device and agree in all extents but axis {}; they are {}", axis,
+          describe_inputs(context));
+    spec.shape[axis] += part->shape[axis];
+  }
+  return {spec};
+}
+
+OutputSpecs infer_split(const InferContext& context) {
+  int axis = static_cast<int>(context.attributes.integer("axis"));
+  OutputSpecs parts;
+  for (int64_t size : context.attributes.list("sizes")) parts.emplace_back(context.input(0)).shape[axis] = size;
+  return parts;
+}
+
+OutputSpecs infer_slice(const InferContext& context) {
+  TensorSpec spec = context.input(0);
+  spec.shape = context.attributes.ints("extents");
+  return {spec};
+}
+
+OutputSpecs infer_pad(const InferContext& context) {
+  TensorSpec spec = context.input(0);
+  std::span<const int64_t> before = context.attributes.list("before"), after = context.attributes.list("after"),
+                           steps = context.attributes.list("steps");
+  for (int i = 0; i < spec.shape.rank(); ++i) {
+    auto axis = static_cast<size_t>(i);
+    int64_t spread = spec.shape[i] == 0 ? 0 : (spec.shape[i] - 1) * steps[axis] + 1;
+    spec.shape[i] = before[axis] + spread + after[axis];
+  }
+  return {spec};
+}
+
+OutputSpecs infer_copy_to_device(const InferContext& context) {
+  TensorSpec spec = context.input(0);
+  spec.device = {static_cast<DeviceType>(context.attributes.integer("device_type")),
+                 static_cast<int16_t>(context.attributes.integer("device_index"))};
+  return {spec};
+}
+
+Tensors reshape_gradient(Context c) { return {reshape(c.gradient(), c.input_spec(0).shape)}; }
+
+Tensors permute_gradient(Context c) {
+  Shape axes = c.attributes().ints("axes"), inverse = axes;
+  for (int i = 0; i < axes.rank(); ++i) inverse[static_cast<int>(axes[i])] = i;
+  return {permute(c.gradient(), inverse)};
+}
+
+Tensors broadcast_to_gradient(Context c) { return {sum_to(c.gradient(), c.input_spec(0))}; }
+
+Tensors concat_gradient(Context c) {
+  int axis = static_cast<int>(c.attributes().integer("axis"));
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < c.input_count(); ++i) sizes.push_back(c.input_spec(i).shape[axis]);
+  std::vector<Tensor> parts = split(c.gradient(), sizes, axis);
+  return Tensors(std::span<const Tensor>(parts));
+}
+
+Tensors split_gradient(Context c) {
+  std::span<const int64_t> sizes = c.attributes().list("sizes");
+  int axis = static_cast<int>(c.attributes().integer("axis"));
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    TensorSpec spec = c.input_spec(0);
+    spec.shape[axis] = sizes[i];
+    parts.push_back(c.gradient(i).defined() ? c.gradient(i) : constant(0, spec));
+  }
+  return {concat(parts, axis)};
+}
+
+// slice and pad are each other's gradients. Both speak of all axes: slice takes `extents` elements from `begin` on,
+// `steps` apart; pad puts its input `before` elements in, `steps` apart, and ends with `after` more.
+Tensor slice_axes(const Tensor& x, const Shape& begin, const Shape& extents, const Shape& steps);
+Tensor pad_axes(const Tensor& x, const Shape& before, const Shape& after, const Shape& steps, int64_t value);
+
+Tensors slice_gradient(Context c) {
+  Shape begin = c.attributes().ints("begin"), extents = c.attributes().ints("extents"),
+        steps = c.attributes().ints("steps");
+  Shape after = c.input_spec(0).shape;
+  for (int i = 0; i < after.rank(); ++i) after[i] -= begin[i] + (extents[i] == 0 ? 0 : (extents[i] - 1) * steps[i] + 1);
+  return {pad_axes(c.gradient(), begin, after, steps, 0)};
+}
+
+Tensors pad_gradient(Context c) {
+  return {slice_axes(c.gradient(), c.attributes().ints("before"), c.input_spec(0).shape, c.attributes().ints("steps"))};
+}
+
+Tensors copy_to_device_gradient(Context c) { return {copy_to(c.gradient(), c.input_spec(0).device)}; }
+
+const Op& make_op(const char* name, InferRule infer, GradientRule gradient, uint32_t traits = 0) {
+  return register_op({.name = name, .infer = infer, .gradient = gradient, .traits = traits});
+}
+
+const Op& reshape_op = make_op("reshape", infer_reshape, reshape_gradient, Trait::view | Trait::cheap);
+const Op& permute_op = make_op("permute", infer_permute, permute_gradient, Trait::cheap);
+const Op& broadcast_to_op = make_op("broadcast_to", infer_broadcast_to, broadcast_to_gradient, Trait::cheap);
+const Op& concat_op = make_op("concat", infer_concat, concat_gradient);
+const Op& split_op = make_op("split", infer_split, split_gradient);
+const Op& slice_op = make_op("slice", infer_slice, slice_gradient, Trait::cheap);
+const Op& pad_op = make_op("pad", infer_pad, pad_gradient, Trait::cheap);
+const Op& copy_to_device_op = make_op("copy_to_device", infer_copy_to_device, copy_to_device_gradient);
+
+Tensor slice_axes(const Tensor& x, const Shape& begin, const Shape& extents, const Shape& steps) {
+  return trace_op(slice_op, {x}, {{"begin", begin}, {"extents", extents}, {"steps", steps}});
+}
+
+Tensor pad_axes(const Tensor& x, const Shape& before, const Shape& after, const Shape& steps, int64_t value) {
+  return trace_op(pad_op, {x}, {{"before", before}, {"after", after}, {"steps", steps}, {"value", value}});
+}
+
+// [start, end) of an axis in Python's manner: counted from the end when negative, clamped to the axis.
+int64_t clamp_bound(int64_t bound, int64_t extent) {
+  return std::clamp(bound < 0 ? bound + extent : bound, int64_t{0}, extent);
+}
+
+}  // namespace
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  Shape resolved = shape;
+  int unknown = -1;
+  int64_t known = 1;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] < -1 || (shape[i] == -1 && unknown >= 0))
+      throw_error<ShapeError>("[reshape] shape {} to {}: at most one extent may be -1, the others count elements",
+                              to_string(x.shape()), to_string(shape));
+    if (shape[i] == -1) {
+      unknown = i;
+    } else {
+      known *= shape[i];
+    }
+  }
+  if (unknown >= 0) {
+    if (known == 0 || x.shape().count() % known != 0)
+      throw_error<ShapeError>("[reshape] shape {} has {} elements: no extent in place of -1 makes {} fit",
+                              to_string(x.shape()), x.shape().count(), to_string(shape));
+    resolved[unknown] = x.shape().count() / known;
+  }
+  return resolved == x.shape() ? x : trace_op(reshape_op, {x}, {{"shape", resolved}});
+}
+
+Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
+  if (x.rank() == 0) return reshape(x, {1});
+  int begin = normalize_axis("flatten", first, x.rank()), end = normalize_axis("flatten", last, x.rank());
+  if (begin > end)
+    throw_error<ShapeError>("[flatten] first axis {} comes after last axis {} (input {})", begin, end,
+                            to_string(x.shape()));
+  Shape shape;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i > begin && i <= end) {
+      shape[begin] *= x.size(i);
+    } else {
+      shape.push_back(x.size(i));
+    }
+  }
+  return reshape(x, shape);
+}
+
+Tensor squeeze(const Tensor& x, int64_t axis) {
+  int dropped = normalize_axis("squeeze", axis, x.rank());
+  if (x.size(dropped) != 1)
+    throw_error<ShapeError>("[squeeze] axis {} of {} has extent {}, only an extent of 1 can be dropped", dropped,
+                            to_string(x.shape()), x.size(dropped));
+  Shape shape;
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != dropped) shape.push_back(x.size(i));
+  return reshape(x, shape);
+}
+
+Tensor unsqueeze(const Tensor& x, int64_t axis) {
+  int added = normalize_axis("unsqueeze", axis, x.rank() + 1);
+  Shape shape;
+  for (int i = 0; i <= x.rank(); ++i) shape.push_back(i == added ? 1 : x.size(i < added ? i : i - 1));
+  return reshape(x, shape);
+}
+
+Tensor permute(const Tensor& x, const Shape& axes) {
+  Shape normal = axes, shape = x.shape();
+  bool seen[Shape::kMaxRank] = {};
+  bool fits = axes.rank() == x.rank();
+  for (int i = 0; fits && i < axes.rank(); ++i) {
+    int axis = normalize_axis("permute", axes[i], x.rank());
+    fits = !seen[axis];
+    seen[axis] = true;
+    normal[i] = axis;
+    shape[i] = x.size(axis);
+  }
+  if (!fits)
+    throw_error<ShapeError>("[permute] {} does not name each axis of {} once", to_string(axes), to_string(x.shape()));
+  int64_t last = -1;
+  bool in_order = true;  // when only axes of extent 1 move, no element does
+  for (int64_t axis : normal) {
+    if (x.size(static_cast<int>(axis)) == 1) continue;
+    in_order = in_order && axis > last;
+    last = axis;
+  }
+  return in_order ? reshape(x, shape) : trace_op(permute_op, {x}, {{"axes", normal}});
+}
+
+Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
+  Shape axes;
+  for (int i = 0; i < x.rank(); ++i) axes.push_back(i);
+  std::swap(axes[normalize_axis("transpose", a, x.rank())], axes[normalize_axis("transpose", b, x.rank())]);
+  return permute(x, axes);
+}
+
+Tensor broadcast_to(const Tensor& x, const Shape& shape) {
+  return x.shape() == shape ? x : trace_op(broadcast_to_op, {x}, {{"shape", shape}});
+}
+
+Tensor concat(std::span<const Tensor> parts, int64_t axis) {
+  if (parts.empty()) throw_error<ShapeError>("[concat] there are no parts; expected at least one tensor");
+  DType dtype = parts[0].dtype();
+  for (const Tensor& part : parts) dtype = promote(dtype, part.dtype());
+  std::vector<Tensor> promoted;
+  promoted.reserve(parts.size());
+  for (const Tensor& part : parts) promoted.push_back(cast(part, dtype));
+  int normal = normalize_axis("concat", axis, parts[0].rank());
+  return promoted.size() == 1 ? promoted[0] : trace_op(concat_op, promoted, {{"axis", normal}});
+}
+Tensor concat(std::initializer_list<Tensor> parts, int64_t axis) {
+  return concat(std::span<const Tensor>(parts.begin(), parts.size()), axis);
+}
+
+Tensor stack(std::span<const Tensor> parts, int64_t axis) {
+  std::vector<Tensor> raised;
+  raised.reserve(parts.size());
+  for (const Tensor& part : parts) raised.push_back(unsqueeze(part, axis));
+  return concat(raised, axis);
+}
+Tensor stack(std::initializer_list<Tensor> parts, int64_t axis) {
+  return stack(std::span<const Tensor>(parts.begin(), parts.size()), axis);
+}
+
+std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int64_t axis) {
+  int normal = normalize_axis("split", axis, x.rank());
+  int64_t total = 0;
+  bool fits = true;
+  for (int64_t size : sizes) {
+    fits = fits && size >= 0;
+    total += size;
+  }
+  if (!fits || total != x.size(normal) || sizes.empty())
+    throw_error<ShapeError>("[split] {} parts of {} elements in all do not make up axis {} of {}", sizes.size(), total,
+                            normal, to_string(x.shape()));
+  if (sizes.size() == 1) return {x};
+  Tensors parts = trace_op_all(split_op, {&x, 1}, {{"sizes", sizes}, {"axis", normal}});
+  return {parts.begin(), parts.end()};
+}
+std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t axis) {
+  return split(x, std::span<const int64_t>(sizes.begin(), sizes.size()), axis);
+}
+std::vector<Tensor> split(const Tensor& x, int64_t chunk, int64_t axis) {
+  int normal = normalize_axis("split", axis, x.rank());
+  if (chunk < 1) throw_error<ShapeError>("[split] the chunk size is {}, expected at least 1", chunk);
+  std::vector<int64_t> sizes;
+  for (int64_t left = x.size(normal); left > 0; left -= chunk) sizes.push_back(std::min(left, chunk));
+  if (sizes.empty()) return {x};
+  return split(x, sizes, axis);
+}
+
+Tensor slice(const Tensor& x, int64_t axis, int64_t begin, int64_t end, int64_t step) {
+  int normal = normalize_axis("slice", axis, x.rank());
+  if (step < 1)
+    throw_error<ShapeError>("[slice] the step is {}, expected at least 1 (axis {} of {})", step, normal,
+                            to_string(x.shape()));
+  int64_t extent = x.size(normal);
+  int64_t first = clamp_bound(begin, extent), past = std::max(first, clamp_bound(end, extent));
+  if (first == 0 && past == extent && step == 1) return x;
+  Shape begins, extents = x.shape(), steps;
+  for (int i = 0; i < x.rank(); ++i) {
+    begins.push_back(i == normal ? first : 0);
+    steps.push_back(i == normal ? step : 1);
+  }
+  extents[normal] = past == first ? 0 : (past - first - 1) / step + 1;
+  return slice_axes(x, begins, extents, steps);
+}
+
+Tensor pad(const Tensor& x, std::span<const Padding> paddings, int64_t value) {
+  Shape before, after, steps;
+  bool fits = paddings.size() == static_cast<size_t>(x.rank()), any = false;
+  for (const Padding& padding : paddings) {
+    before.push_back(padding.before);
+    after.push_back(padding.after);
+    steps.push_back(1);
+    fits = fits && padding.before >= 0 && padding.after >= 0;
+    any = any || padding.before > 0 || padding.after > 0;
+  }
+  if (!fits)
+    throw_error<ShapeError>("[pad] {} before and {} after do not fit {}: each axis needs two counts of at least 0",
+                            to_string(before), to_string(after), to_string(x.shape()));
+  return any ? pad_axes(x, before, after, steps, value) : x;
+}
+Tensor pad(const Tensor& x, std::initializer_list<Padding> paddings, int64_t value) {
+  return pad(x, std::span<const Padding>(paddings.begin(), paddings.size()), value);
+}
+
+Tensor copy_to(const Tensor& x, Device device) {
+  if (x.device() == device) return x;
+  require_device(device);
+  return trace_op(copy_to_device_op, {x},
+                  {{"device_type", static_cast<int>(device.type)}, {"device_index", device.index}});
+}
+Tensor Tensor::to(Device device) const { return copy_to(*this, device); }
+
+}  // namespace bonfire
