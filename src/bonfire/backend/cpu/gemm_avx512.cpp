@@ -1,0 +1,24 @@
+#include "bonfire/backend/cpu/gemm_kernel_template.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+// 32 registers: 28 sums, 2 of B, 2 for numbers of A.
+template <class T>
+struct Isa {
+  using Scalar = T;
+  static constexpr int bytes = 64;
+  static constexpr int mr = 14;
+  static constexpr int vectors = 2;
+  static constexpr bool a_by_lane = false;
+  static constexpr int64_t kc = 288;
+  static constexpr int64_t block_a = 224;
+  static constexpr int64_t block_b = 256;
+};
+
+}  // namespace
+
+GemmKernels gemm_kernels_avx512() { return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()}; }
+
+}  // namespace bonfire::cpu

@@ -1,0 +1,406 @@
+#include "bonfire/backend/cpu/gemm_driver.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "bonfire/base/error.h"
+#include "bonfire/tensor/dtype.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+constexpr int64_t kAlignment = 64;          // bytes, of each part of the workspace
+constexpr int64_t kSharedBytes = 16 << 20;  // of an operand that is packed once for all threads
+constexpr int64_t kShortestPart = 1024;     // of K, when a small result is cut along K
+constexpr int64_t kParts = 16;              // of K: enough for that many threads
+constexpr int64_t kPrivateBlockFactor = 2;  // blocks are larger when both operands are packed privately
+constexpr int64_t kReduceColumns = 1024;    // columns of a task that sums parts
+
+constexpr int64_t kMaxTile = 1024;  // >= mr * nr of every kernel
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+const GemmKernels& kernels_of(InstructionSet set) {
+  static const GemmKernels generic = gemm_kernels_generic();
+  switch (set) {
+#if defined(BONFIRE_HAVE_NEON)
+    case InstructionSet::neon: {
+      static const GemmKernels neon = gemm_kernels_neon();
+      return neon;
+    }
+#endif
+#if defined(BONFIRE_HAVE_AVX2)
+    case InstructionSet::avx2: {
+      static const GemmKernels avx2 = gemm_kernels_avx2();
+      return avx2;
+    }
+#endif
+#if defined(BONFIRE_HAVE_AVX512)
+    case InstructionSet::avx512: {
+      static const GemmKernels avx512 = gemm_kernels_avx512();
+      return avx512;
+    }
+#endif
+    default: return generic;
+  }
+}
+
+std::byte* align(std::byte* pointer) {
+  auto address = reinterpret_cast<uintptr_t>(pointer);
+  return pointer + (round_up(static_cast<int64_t>(address), kAlignment) - static_cast<int64_t>(address));
+}
+
+// The distance of neighbouring offsets where it is the same for all (1 for a single one), else 0.
+int64_t even_stride(const int64_t* offset, int64_t count) {
+  if (count == 1) return 1;
+  const int64_t stride = offset[1] - offset[0];
+  for (int64_t i = 2; i < count; ++i)
+    if (offset[i] - offset[i - 1] != stride) return 0;
+  return stride;
+}
+
+// Hands out aligned parts of a workspace, or, without one, counts how large it must be.
+class Arena {
+ public:
+  explicit Arena(std::byte* base) : base_(base) {}
+
+  template <class T>
+  T* take(int64_t count) {
+    std::byte* part = base_ + used_;
+    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), kAlignment);
+    return reinterpret_cast<T*>(part);
+  }
+  size_t used() const { return static_cast<size_t>(used_); }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+}  // namespace
+
+template <class Acc>
+const GemmKernel<Acc>& gemm_kernel() {
+  const GemmKernels& kernels = kernels_of(instruction_set());
+  if constexpr (std::is_same_v<Acc, float>)
+    return kernels.f32;
+  else
+    return kernels.f64;
+}
+template const GemmKernel<float>& gemm_kernel();
+template const GemmKernel<double>& gemm_kernel();
+
+namespace {
+
+// How a product is cut into tasks. Only `block_m` and `block_n` depend on the thread count, and they do not change the
+// order of additions.
+template <class Acc>
+struct Cut {
+  int64_t kc;      // longest slice of K
+  int64_t parts;   // of K whose sums are kept apart until the end
+  int64_t k_part;  // length of a part, a multiple of kc
+  bool share_a, share_b;
+  int64_t shared_lanes;      // of the shared operand, packed at a time
+  int64_t block_m, block_n;  // of a task
+  int64_t slots;             // tasks at a time
+
+  Cut(const Product<Acc>& p, const GemmKernel<Acc>& kernel, int threads) {
+    const int64_t slices = std::max<int64_t>(1, ceil_div(p.k, kernel.kc));
+    kc = ceil_div(p.k, slices);
+    block_m = kPrivateBlockFactor * kernel.block_a;
+    block_n = kPrivateBlockFactor * kernel.block_b;
+    const int64_t blocks = ceil_div(p.m, block_m) * ceil_div(p.n, block_n);
+    parts = std::max<int64_t>(1, std::min(kParts / blocks, p.k / kShortestPart));
+    k_part = ceil_div(slices, parts) * kc;
+    if (k_part > 0) parts = ceil_div(p.k, k_part);
+    slots = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < 4e5 ? 1 : threads;
+
+    const bool stream_a = p.m >= p.n;
+    const int64_t width = stream_a ? kernel.nr : kernel.mr;
+    const int64_t lanes = stream_a ? p.n : p.m;
+    shared_lanes = kSharedBytes / static_cast<int64_t>(sizeof(Acc)) / std::max<int64_t>(1, p.k) / width * width;
+    // Sums of a bf16 result are kept per task while K runs over several slices.
+    if (p.out_type == OutputType::bf16) shared_lanes = std::min(shared_lanes, 2048 / width * width);
+    const bool share = parts == 1 && shared_lanes >= std::min<int64_t>(lanes, 256);
+    shared_lanes = std::min(shared_lanes, round_up(lanes, width));
+    share_a = share && !stream_a;
+    share_b = share && stream_a;
+    if (share_a) {
+      block_m = shared_lanes;
+      block_n = balanced(p.n, kernel.block_b, kernel.nr);
+    } else if (share_b) {
+      block_m = balanced(p.m, kernel.block_a, kernel.mr);
+      block_n = shared_lanes;
+    } else {
+      block_m = std::min(round_up(block_m, kernel.mr), round_up(p.m, kernel.mr));
+      block_n = std::min(round_up(block_n, kernel.nr), round_up(p.n, kernel.nr));
+    }
+  }
+
+ private:
+  // Lanes of a block such that all slots get the same number of blocks.
+  int64_t balanced(int64_t lanes, int64_t block, int64_t width) const {
+    int64_t blocks = round_up(ceil_div(lanes, block), slots);
+    return round_up(ceil_div(lanes, blocks), width);
+  }
+};
+
+// What a task needs for itself.
+template <class Acc>
+struct Slot {
+  Acc* a;  // [block_m, kc] as panels, when A is not shared
+  Acc* b;  // [block_n, kc] as panels, when B is not shared
+  std::span<Acc> scratch_a, scratch_b;
+  Acc* sums;            // [block_m, block_n], for a bf16 result
+  int64_t* row_offset;  // [block_m]
+  int64_t* row_stride;  // [block_m / mr]: between the rows of a tile, 0 when it varies
+  int64_t* col_offset;  // [block_n]
+
+  Slot(const Product<Acc>& p, const Cut<Acc>& cut, Arena& arena) {
+    a = arena.take<Acc>(cut.share_a ? 0 : cut.block_m * cut.kc);
+    b = arena.take<Acc>(cut.share_b ? 0 : cut.block_n * cut.kc);
+    auto scratch = [&](const PanelSource<Acc>& source, int64_t lanes) -> std::span<Acc> {
+      int64_t size = source.scratch_size(lanes, cut.kc);
+      return {arena.take<Acc>(size), static_cast<size_t>(size)};
+    };
+    scratch_a = scratch(*p.a, cut.block_m);
+    scratch_b = scratch(*p.b, cut.block_n);
+    bool several_slices = cut.kc < p.k;
+    sums = arena.take<Acc>(p.out_type == OutputType::bf16 && several_slices ? cut.block_m * cut.block_n : 0);
+    row_offset = arena.take<int64_t>(cut.block_m);
+    row_stride = arena.take<int64_t>(cut.block_m);
+    col_offset = arena.take<int64_t>(cut.block_n);
+  }
+};
+
+template <class Acc>
+class Multiplication {
+ public:
+  Multiplication(const Product<Acc>& product, std::byte* workspace, ThreadPool* pool, int threads)
+      : p_(product), kernel_(gemm_kernel<Acc>()), cut_(product, kernel_, threads), pool_(pool) {
+    Arena arena(workspace);
+    partial_stride_ = round_up(p_.n, kernel_.nr);
+    if (cut_.parts > 1) partial_ = arena.take<Acc>(cut_.parts * p_.m * partial_stride_);
+    if (cut_.share_a || cut_.share_b) shared_ = arena.take<Acc>(cut_.shared_lanes * p_.k);
+    slots_ = workspace + arena.used();
+    Arena slot(nullptr);
+    Slot<Acc>(p_, cut_, slot);
+    slot_bytes_ = slot.used();
+    bytes_ = arena.used() + slot_bytes_ * static_cast<size_t>(cut_.slots);
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  void run() {
+    if (cut_.share_a || cut_.share_b)
+      run_shared();
+    else
+      run_private();
+    if (cut_.parts > 1) sum_parts();
+  }
+
+ private:
+  // A task: a rectangle of the result, and the part of K that it sums.
+  struct Area {
+    int64_t i, rows, j, cols;
+    int64_t part;
+  };
+
+  Slot<Acc> slot_at(int64_t index) const {
+    Arena arena(slots_ + slot_bytes_ * static_cast<size_t>(index));
+    return Slot<Acc>(p_, cut_, arena);
+  }
+
+  void run_shared() {
+    const int64_t lanes = cut_.share_a ? p_.m : p_.n;
+    const int64_t streamed = cut_.share_a ? p_.n : p_.m;
+    const int64_t block = cut_.share_a ? cut_.block_n : cut_.block_m;
+    for (int64_t lane = 0; lane < lanes; lane += cut_.shared_lanes) {
+      const int64_t count = std::min(cut_.shared_lanes, lanes - lane);
+      pack_shared(lane, count);
+      for_each_task(pool_, cut_.slots, ceil_div(streamed, block), [&](int64_t slot, int64_t task) {
+        const int64_t first = task * block, size = std::min(block, streamed - first);
+        compute(slot_at(slot), cut_.share_a ? Area{lane, count, first, size, 0} : Area{first, size, lane, count, 0});
+      });
+    }
+  }
+
+  // The panels of each slice of K stand together: slice by slice, then panel by panel.
+  void pack_shared(int64_t lane, int64_t lanes) {
+    const PanelSource<Acc>& source = cut_.share_a ? *p_.a : *p_.b;
+    const int width = cut_.share_a ? kernel_.mr : kernel_.nr;
+    shared_count_ = round_up(lanes, width);
+    const int64_t group = std::min<int64_t>(shared_count_, 16 * width);
+    const int64_t groups = ceil_div(lanes, group), slices = p_.k == 0 ? 0 : ceil_div(p_.k, cut_.kc);
+    for_each_task(pool_, cut_.slots, groups * slices, [&](int64_t slot, int64_t task) {
+      const int64_t k = task / groups * cut_.kc, first = task % groups * group;
+      const PanelBlock block{lane + first, std::min(group, lanes - first), k, std::min(cut_.kc, p_.k - k)};
+      Slot<Acc> own = slot_at(slot);
+      source.pack(block, width, shared_ + shared_count_ * k + first * block.kc,
+                  cut_.share_a ? own.scratch_a : own.scratch_b);
+    });
+  }
+
+  void run_private() {
+    const int64_t across = ceil_div(p_.n, cut_.block_n), down = ceil_div(p_.m, cut_.block_m);
+    for_each_task(pool_, cut_.slots, cut_.parts * down * across, [&](int64_t slot, int64_t task) {
+      const int64_t i = task / across % down * cut_.block_m, j = task % across * cut_.block_n;
+      compute(slot_at(slot),
+              Area{i, std::min(cut_.block_m, p_.m - i), j, std::min(cut_.block_n, p_.n - j), task / across / down});
+    });
+  }
+
+  void compute(const Slot<Acc>& slot, const Area& area) {
+    p_.rows.offsets(area.i, {slot.row_offset, static_cast<size_t>(area.rows)});
+    p_.cols.offsets(area.j, {slot.col_offset, static_cast<size_t>(area.cols)});
+    for (int64_t i = 0; i < area.rows; i += kernel_.mr)
+      slot.row_stride[i / kernel_.mr] = even_stride(slot.row_offset + i, std::min<int64_t>(kernel_.mr, area.rows - i));
+    const int64_t k_begin = area.part * cut_.k_part, k_end = std::min(p_.k, k_begin + cut_.k_part);
+    int64_t k = k_begin;
+    do {
+      const int64_t kc = std::min(cut_.kc, k_end - k);
+      const Acc* a = slot.a;
+      const Acc* b = slot.b;
+      if (cut_.share_a)
+        a = shared_ + shared_count_ * k;
+      else
+        p_.a->pack({area.i, area.rows, k, kc}, kernel_.mr, slot.a, slot.scratch_a);
+      if (cut_.share_b)
+        b = shared_ + shared_count_ * k;
+      else
+        p_.b->pack({area.j, area.cols, k, kc}, kernel_.nr, slot.b, slot.scratch_b);
+      compute_slice(slot, area, a, b, {kc, k == k_begin, k + kc == k_end});
+      k += kc;
+    } while (k < k_end);
+  }
+
+  struct Slice {
+    int64_t kc;
+    bool first, last;
+  };
+
+  void compute_slice(const Slot<Acc>& slot, const Area& area, const Acc* a, const Acc* b, const Slice& slice) {
+    const int64_t chunk = round_up(kernel_.block_a, kernel_.mr);  // lanes of A that stay in the second-level cache
+    for (int64_t begin = 0; begin < area.rows; begin += chunk)
+      for (int64_t j = 0; j < area.cols; j += kernel_.nr)
+        for (int64_t i = begin; i < std::min(begin + chunk, area.rows); i += kernel_.mr)
+          compute_tile(slot, area, i, j, a + i * slice.kc, b + j * slice.kc, slice);
+  }
+
+  void compute_tile(const Slot<Acc>& slot, const Area& area, int64_t i, int64_t j, const Acc* a, const Acc* b,
+                    const Slice& slice) {
+    const int rows = static_cast<int>(std::min<int64_t>(kernel_.mr, area.rows - i));
+    const int cols = static_cast<int>(std::min<int64_t>(kernel_.nr, area.cols - j));
+    auto multiply_to = [&](Acc* to, int64_t stride, bool add) {
+      kernel_.multiply(rows, cols, slice.kc, a, b, kernel_.nr, to, stride, add);
+    };
+    if (cut_.parts > 1) {
+      multiply_to(partial_ + (area.part * p_.m + area.i + i) * partial_stride_ + area.j + j, partial_stride_,
+                  !slice.first);
+      return;
+    }
+    const int64_t* col_offset = slot.col_offset + j;
+    if (p_.out_type == OutputType::bf16 && !(slice.first && slice.last)) {
+      Acc* sums = slot.sums + i * cut_.block_n + j;
+      multiply_to(sums, cut_.block_n, !slice.first);
+      if (slice.last) finish(slot, area, i, rows, j, cols, sums, cut_.block_n, p_.add, true);
+      return;
+    }
+    const bool add = p_.add || !slice.first;
+    const bool adjacent = cols % kernel_.lanes == 0 && col_offset[cols - 1] - col_offset[0] == cols - 1;
+    const int64_t stride = slot.row_stride[i / kernel_.mr];
+    if (p_.out_type == OutputType::same && adjacent && stride != 0 && !(slice.last && has_epilogue())) {
+      multiply_to(static_cast<Acc*>(p_.out) + slot.row_offset[i] + col_offset[0], stride, add);
+      return;
+    }
+    alignas(kAlignment) Acc tile[kMaxTile];
+    multiply_to(tile, kernel_.nr, false);
+    finish(slot, area, i, rows, j, cols, tile, kernel_.nr, add, slice.last);
+  }
+
+  bool has_epilogue() const { return p_.row_bias || p_.col_bias || p_.activation != Activation::none; }
+
+  void finish(const Slot<Acc>& slot, const Area& area, int64_t i, int rows, int64_t j, int cols, const Acc* tile,
+              int64_t stride, bool add, bool epilogue) const {
+    kernel_.finish({.tile = tile,
+                    .tile_stride = stride,
+                    .rows = rows,
+                    .cols = cols,
+                    .out = p_.out,
+                    .out_bf16 = p_.out_type == OutputType::bf16,
+                    .row_offset = slot.row_offset + i,
+                    .col_offset = slot.col_offset + j,
+                    .add = add,
+                    .row_bias = epilogue && p_.row_bias ? p_.row_bias + area.i + i : nullptr,
+                    .col_bias = epilogue && p_.col_bias ? p_.col_bias + area.j + j : nullptr,
+                    .activation = epilogue ? p_.activation : Activation::none});
+  }
+
+  // Adds the parts of K in their order and finishes the result.
+  void sum_parts() {
+    const int64_t chunks = ceil_div(p_.n, kReduceColumns), part_size = p_.m * partial_stride_;
+    for_each_task(pool_, cut_.slots, p_.m * chunks, [&](int64_t, int64_t task) {
+      const int64_t i = task / chunks, j = task % chunks * kReduceColumns;
+      const int64_t cols = std::min(kReduceColumns, p_.n - j);
+      Acc* sum = partial_ + i * partial_stride_ + j;
+      for (int64_t part = 1; part < cut_.parts; ++part) {
+        const Acc* other = sum + part * part_size;
+        for (int64_t c = 0; c < cols; ++c) sum[c] += other[c];
+      }
+      int64_t row_offset = p_.rows.offset(i), col_offset[kReduceColumns];
+      p_.cols.offsets(j, {col_offset, static_cast<size_t>(cols)});
+      kernel_.finish({.tile = sum,
+                      .tile_stride = 0,
+                      .rows = 1,
+                      .cols = static_cast<int>(cols),
+                      .out = p_.out,
+                      .out_bf16 = p_.out_type == OutputType::bf16,
+                      .row_offset = &row_offset,
+                      .col_offset = col_offset,
+                      .add = p_.add,
+                      .row_bias = p_.row_bias ? p_.row_bias + i : nullptr,
+                      .col_bias = p_.col_bias ? p_.col_bias + j : nullptr,
+                      .activation = p_.activation});
+    });
+  }
+
+  const Product<Acc>& p_;
+  const GemmKernel<Acc>& kernel_;
+  Cut<Acc> cut_;
+  ThreadPool* pool_;
+  Acc* partial_ = nullptr;  // [parts, m, partial_stride_]
+  int64_t partial_stride_;
+  Acc* shared_ = nullptr;     // [slices][shared_count_, kc] as panels
+  int64_t shared_count_ = 0;  // lanes in it now
+  std::byte* slots_;
+  size_t slot_bytes_, bytes_;
+};
+
+int threads_of(ThreadPool* pool) { return pool ? pool->size() : 1; }
+
+}  // namespace
+
+template <class Acc>
+size_t product_workspace(const Product<Acc>& product, int threads) {
+  if (product.m == 0 || product.n == 0) return 0;
+  return Multiplication<Acc>(product, nullptr, nullptr, threads).bytes() + kAlignment;
+}
+
+template <class Acc>
+void multiply(const Product<Acc>& product, std::span<std::byte> workspace, ThreadPool* pool) {
+  if (product.m == 0 || product.n == 0) return;
+  std::byte* base = align(workspace.data());
+  Multiplication<Acc> multiplication(product, base, pool, threads_of(pool));
+  BONFIRE_CHECK(base + multiplication.bytes() <= workspace.data() + workspace.size(),
+                "workspace of {} bytes, product_workspace() says more", workspace.size());
+  multiplication.run();
+}
+
+template size_t product_workspace(const Product<float>&, int);
+template size_t product_workspace(const Product<double>&, int);
+template void multiply(const Product<float>&, std::span<std::byte>, ThreadPool*);
+template void multiply(const Product<double>&, std::span<std::byte>, ThreadPool*);
+
+}  // namespace bonfire::cpu

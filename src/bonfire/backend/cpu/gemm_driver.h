@@ -1,0 +1,120 @@
+#pragma once
+// Blocked matrix products over operands and results that need not be matrices in memory: the core under gemm.h and
+// convolution_core.h. Private to backend/cpu.
+//
+// out(i, j) = activation(sum over k of A(i, k) * B(k, j) + bias (+ out(i, j)))
+//
+// An operand is a PanelSource: it writes any block of itself as packed panels (gemm_kernel.h), so a convolution packs
+// image patches straight into panels and never holds them all. The result is any array whose elements have separable
+// addresses: out[rows.offset(i) + cols.offset(j)].
+//
+// How the work is cut. K is cut into slices short enough that a panel of B stays in the first-level cache. When one
+// operand is small enough it is packed once, by all threads, and shared; blocks of the other one are tasks, each packed
+// privately by the thread that takes it. When K is too long for that, both are packed privately, and a small result
+// (the gradient of a convolution's weight) is also cut along K into a number of parts that are summed at the end. All
+// that decides the order of additions follows from the shape alone, so results do not depend on the thread count.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "bonfire/backend/cpu/gemm_kernel.h"
+#include "bonfire/base/thread_pool.h"
+
+namespace bonfire::cpu {
+
+// Index -> offset, for an index that stands for up to four nested ones (outermost first), such as pixel -> (n, y, x).
+class Axis {
+ public:
+  struct Dim {
+    int64_t extent, stride;
+  };
+  Axis() = default;
+  Axis(std::initializer_list<Dim> dims);
+
+  int64_t extent() const;
+  int64_t offset(int64_t index) const;
+  // Offsets of [first, first + out.size()).
+  void offsets(int64_t first, std::span<int64_t> out) const;
+
+ private:
+  int rank_ = 0;
+  std::array<Dim, 4> dims_{};
+};
+
+// A part of an operand: some of its lanes (rows of A, columns of B), and a slice of K.
+struct PanelBlock {
+  int64_t lane, lanes;
+  int64_t k, kc;
+};
+
+template <class Acc>
+class PanelSource {
+ public:
+  virtual ~PanelSource() = default;
+  // Writes ceil(lanes / width) panels, one after the other. `scratch` has scratch_size() elements, and is left to this
+  // source between calls by one thread.
+  virtual void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const = 0;
+  // Elements of scratch for blocks of at most this size.
+  virtual int64_t scratch_size(int64_t /*lanes*/, int64_t /*kc*/) const { return 0; }
+};
+
+// An operand that lies in memory: element (lane, k) is data[lanes.offset(lane) + k.offset(k)].
+template <class Element, class Acc>
+class MemorySource final : public PanelSource<Acc> {
+ public:
+  MemorySource(const Element* data, const Axis& lanes, const Axis& k) : data_(data), lanes_(lanes), k_(k) {}
+  void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const override;
+
+ private:
+  const Element* data_;
+  Axis lanes_, k_;
+};
+
+// Packs lanes at data[lane_offset[i] + k_offset[k]]. `over_read` as in PackPanel.
+template <class Element, class Acc>
+void pack_panels(const Element* data, std::span<const int64_t> lane_offset, std::span<const int64_t> k_offset,
+                 int width, bool over_read, Acc* panels);
+
+enum class OutputType : uint8_t { same, bf16 };  // same: that of the sums
+
+template <class Acc>
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  const PanelSource<Acc>* a = nullptr;
+  const PanelSource<Acc>* b = nullptr;
+  void* out = nullptr;
+  OutputType out_type = OutputType::same;
+  Axis rows, cols;                // of out; offsets increase
+  bool add = false;               // to what out holds
+  const Acc* row_bias = nullptr;  // [m]
+  const Acc* col_bias = nullptr;  // [n]
+  Activation activation = Activation::none;
+};
+
+// Bytes that multiply() needs on a pool of `threads`; data pointers are not looked at.
+template <class Acc>
+size_t product_workspace(const Product<Acc>& product, int threads);
+
+// With a null pool the calling thread works alone (workspace for one thread).
+template <class Acc>
+void multiply(const Product<Acc>& product, std::span<std::byte> workspace, ThreadPool* pool);
+
+// Calls body(slot, task) for each task; calls with the same slot (< slots) never overlap, so a slot can own scratch
+// memory. Which slot a task gets varies from run to run.
+template <class Body>
+void for_each_task(ThreadPool* pool, int64_t slots, int64_t tasks, const Body& body) {
+  if (pool == nullptr || slots <= 1 || tasks <= 1) {
+    for (int64_t task = 0; task < tasks; ++task) body(int64_t{0}, task);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  pool->run(slots < tasks ? slots : tasks, [&](int64_t slot) {
+    for (int64_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) body(slot, task);
+  });
+}
+
+}  // namespace bonfire::cpu

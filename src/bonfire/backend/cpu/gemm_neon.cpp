@@ -1,0 +1,24 @@
+#include "bonfire/backend/cpu/gemm_kernel_template.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+// 32 registers: 24 sums, 3 of B, 2 of A that are multiplied lane by lane.
+template <class T>
+struct Isa {
+  using Scalar = T;
+  static constexpr int bytes = 16;
+  static constexpr int mr = 8;
+  static constexpr int vectors = 3;
+  static constexpr bool a_by_lane = true;
+  static constexpr int64_t kc = 512;
+  static constexpr int64_t block_a = 192;
+  static constexpr int64_t block_b = 240;
+};
+
+}  // namespace
+
+GemmKernels gemm_kernels_neon() { return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()}; }
+
+}  // namespace bonfire::cpu

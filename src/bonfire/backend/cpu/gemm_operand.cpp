@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include "bonfire/backend/cpu/gemm_driver.h"
+#include "bonfire/base/error.h"
+#include "bonfire/tensor/dtype.h"
+
+namespace bonfire::cpu {
+
+Axis::Axis(std::initializer_list<Dim> dims) {
+  BONFIRE_CHECK(dims.size() <= dims_.size());
+  for (const Dim& dim : dims) {
+    // A dimension of one index, or one that continues the dimension before it, needs no level of its own.
+    if (dim.extent == 1) continue;
+    if (rank_ > 0 && dims_[rank_ - 1].stride == dim.extent * dim.stride)
+      dims_[rank_ - 1] = {dims_[rank_ - 1].extent * dim.extent, dim.stride};
+    else
+      dims_[rank_++] = dim;
+  }
+}
+
+int64_t Axis::extent() const {
+  int64_t total = 1;
+  for (int d = 0; d < rank_; ++d) total *= dims_[d].extent;
+  return total;
+}
+
+int64_t Axis::offset(int64_t index) const {
+  int64_t offset = 0;
+  for (int d = rank_ - 1; d > 0; --d) {
+    offset += index % dims_[d].extent * dims_[d].stride;
+    index /= dims_[d].extent;
+  }
+  return rank_ > 0 ? offset + index * dims_[0].stride : 0;
+}
+
+void Axis::offsets(int64_t first, std::span<int64_t> out) const {
+  if (out.empty()) return;
+  if (rank_ == 0) {
+    std::fill(out.begin(), out.end(), 0);
+    return;
+  }
+  const Dim inner = dims_[rank_ - 1];
+  size_t done = 0;
+  while (done < out.size()) {
+    int64_t index = first + static_cast<int64_t>(done);
+    int64_t base = offset(index);
+    int64_t run = rank_ == 1 ? static_cast<int64_t>(out.size()) : inner.extent - index % inner.extent;
+    size_t end = std::min(out.size(), done + static_cast<size_t>(run));
+    for (; done < end; ++done, base += inner.stride) out[done] = base;
+  }
+}
+
+template <class Element, class Acc>
+void pack_panels(const Element* data, std::span<const int64_t> lane_offset, std::span<const int64_t> k_offset,
+                 int width, bool over_read, Acc* panels) {
+  const GemmKernel<Acc>& kernel = gemm_kernel<Acc>();
+  const auto lanes = static_cast<int64_t>(lane_offset.size()), kc = static_cast<int64_t>(k_offset.size());
+  int64_t runs = 1;
+  for (int64_t k = 1; k < kc; ++k) runs += k_offset[k] != k_offset[k - 1] + 1;
+  for (int64_t lane = 0; lane < lanes; lane += width) {
+    auto fill = [&]<class Source>(const Source* source) {
+      return PackPanel<Source, Acc>{.source = source,
+                                    .lane_offset = lane_offset.data() + lane,
+                                    .lanes = static_cast<int>(std::min<int64_t>(width, lanes - lane)),
+                                    .width = width,
+                                    .k_offset = k_offset.data(),
+                                    .kc = kc,
+                                    .k_run = static_cast<double>(kc) / static_cast<double>(runs),
+                                    .over_read = over_read,
+                                    .panel = panels + lane * kc};
+    };
+    if constexpr (std::is_same_v<Element, bfloat16>)
+      kernel.pack_bf16(fill(reinterpret_cast<const uint16_t*>(data)));
+    else
+      kernel.pack(fill(data));
+  }
+}
+template void pack_panels(const float*, std::span<const int64_t>, std::span<const int64_t>, int, bool, float*);
+template void pack_panels(const double*, std::span<const int64_t>, std::span<const int64_t>, int, bool, double*);
+template void pack_panels(const bfloat16*, std::span<const int64_t>, std::span<const int64_t>, int, bool, float*);
+
+template <class Element, class Acc>
+void MemorySource<Element, Acc>::pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc>) const {
+  int64_t k_offset[kMaxSliceK], lane_offset[8 * kMaxPanelWidth];
+  k_.offsets(block.k, {k_offset, static_cast<size_t>(block.kc)});
+  const int64_t group = 8 * width;  // lanes
+  for (int64_t lane = 0; lane < block.lanes; lane += group) {
+    std::span<int64_t> offsets(lane_offset, static_cast<size_t>(std::min(group, block.lanes - lane)));
+    lanes_.offsets(block.lane + lane, offsets);
+    pack_panels<Element, Acc>(data_, offsets, {k_offset, static_cast<size_t>(block.kc)}, width, false,
+                              panels + lane * block.kc);
+  }
+}
+template class MemorySource<float, float>;
+template class MemorySource<double, double>;
+template class MemorySource<bfloat16, float>;
+
+}  // namespace bonfire::cpu
