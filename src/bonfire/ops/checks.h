@@ -1,0 +1,20 @@
+#pragma once
+// Checks that shape rules share. Each throws a ShapeError that names the op and describes all its inputs.
+
+#include "bonfire/graph/node.h"
+
+namespace bonfire {
+
+void require_one_device(const InferContext& context);
+void require_floating(const InferContext& context, size_t input, const char* role);
+void require_rank(const InferContext& context, size_t input, const char* role, int rank);
+void require_shape(const InferContext& context, size_t input, const char* role, const Shape& shape);
+void require_dtype(const InferContext& context, size_t input, const char* role, DType dtype);
+// The attribute `activation` is -1 (none) or an ElementwiseFunction that fused kernels can apply to their result:
+// relu, gelu, gelu_tanh, tanh, sigmoid, silu.
+void require_activation(const InferContext& context);
+
+// {h, w} from one number or two, none below `least`.
+Shape window_pair(const char* op, const char* what, const Shape& given, int64_t least);
+
+}  // namespace bonfire

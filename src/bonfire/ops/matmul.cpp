@@ -1,0 +1,121 @@
+#include "bonfire/ops/matmul.h"
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/op.h"
+#include "bonfire/ops/checks.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/reduce.h"
+#include "bonfire/ops/shape_ops.h"
+
+namespace bonfire {
+
+namespace {
+
+Shape leading_axes(const Shape& shape) { return Shape(shape.extents().first(static_cast<size_t>(shape.rank()) - 2)); }
+
+TensorSpec infer_product(const InferContext& context) {
+  require_one_device(context);
+  require_floating(context, 0, "a");
+  const TensorSpec &a = context.input(0), &b = context.input(1);
+  require_dtype(context, 1, "b", a.dtype);
+  if (a.shape.rank() < 2 || b.shape.rank() < 2)
+    throw_error<ShapeError>("[{}] operands must have two axes or more, a is {}, b is {}", context.op.name,
+                            to_string(a.shape), to_string(b.shape));
+  bool transpose_a = context.attributes.flag("transpose_a"), transpose_b = context.attributes.flag("transpose_b");
+  int64_t rows = a.shape[transpose_a ? -1 : -2], depth = a.shape[transpose_a ? -2 : -1];
+  int64_t columns = b.shape[transpose_b ? -2 : -1], depth_b = b.shape[transpose_b ? -1 : -2];
+  if (depth != depth_b)
+    throw_error<ShapeError>("[{}] a has {} columns, b has {} rows (a {}{}, b {}{})", context.op.name, depth, depth_b,
+                            to_string(a.shape), transpose_a ? " transposed" : "", to_string(b.shape),
+                            transpose_b ? " transposed" : "");
+  TensorSpec result = a;
+  result.shape = broadcast_shapes(context.op.name, leading_axes(a.shape), leading_axes(b.shape));
+  result.shape.push_back(rows);
+  result.shape.push_back(columns);
+  return result;
+}
+
+OutputSpecs infer_matmul(const InferContext& context) { return {infer_product(context)}; }
+
+OutputSpecs infer_matmul_bias_act(const InferContext& context) {
+  TensorSpec result = infer_product(context);
+  require_activation(context);
+  if (context.attributes.flag("has_bias")) {
+    require_shape(context, 2, "bias", {result.shape[-1]});
+    if (context.input(2).dtype != DType::f32) require_dtype(context, 2, "bias", result.dtype);
+  }
+  return {result};
+}
+
+// C = A B with A, B transposed or not: dA = dC Bᵀ and dB = Aᵀ dC, or the transposes of these.
+Tensors matmul_gradient(const GradientContext& c) {
+  bool transpose_a = c.attributes().flag("transpose_a"), transpose_b = c.attributes().flag("transpose_b");
+  Tensor dy = c.gradient(), a = c.input(0), b = c.input(1), da, db;
+  if (c.needs(0))
+    da = transpose_a ? matmul(b, dy, {.transpose_a = transpose_b, .transpose_b = true})
+                     : matmul(dy, b, {.transpose_b = !transpose_b});
+  if (c.needs(1))
+    db = transpose_b ? matmul(dy, a, {.transpose_a = true, .transpose_b = transpose_a})
+                     : matmul(a, dy, {.transpose_a = !transpose_a});
+  return {c.needs(0) ? sum_to(da, c.input_spec(0)) : Tensor(), c.needs(1) ? sum_to(db, c.input_spec(1)) : Tensor()};
+}
+
+const Op& matmul_op =
+    register_op({.name = "matmul", .infer = infer_matmul, .gradient = matmul_gradient, .amp = AmpRule::low});
+const Op& matmul_bias_act_op =
+    register_op({.name = "matmul_bias_act", .infer = infer_matmul_bias_act, .amp = AmpRule::low});
+
+Tensor trace_matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  return trace_op(matmul_op, {a, b}, {{"transpose_a", options.transpose_a}, {"transpose_b", options.transpose_b}});
+}
+
+// All leading axes as rows: one large product, and the other operand's gradient needs no sum over batches.
+Tensor fold_rows(const Tensor& x) {
+  int64_t rows = 1;
+  for (int64_t extent : x.shape().extents().first(static_cast<size_t>(x.rank()) - 1)) rows *= extent;
+  return reshape(x, {rows, x.size(-1)});
+}
+
+Shape with_last(Shape shape, int64_t extent) {
+  shape[-1] = extent;
+  return shape;
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  if (a.rank() == 0 || b.rank() == 0 || (a.rank() == 1 && options.transpose_a) ||
+      (b.rank() == 1 && options.transpose_b))
+    throw_error<ShapeError>("[matmul] operands need an axis, and two to be transposed; a is {}{}, b is {}{}",
+                            to_string(a.shape()), options.transpose_a ? " transposed" : "", to_string(b.shape()),
+                            options.transpose_b ? " transposed" : "");
+  if (b.rank() == 2 && a.rank() > 2 && !options.transpose_a) {
+    Tensor y = trace_matmul(fold_rows(a), b, options);
+    return reshape(y, with_last(a.shape(), y.size(-1)));
+  }
+  if (a.rank() > 1 && b.rank() > 1) return trace_matmul(a, b, options);
+  Tensor row = a.rank() == 1 ? reshape(a, {1, a.size(0)}) : a;
+  Tensor column = b.rank() == 1 ? reshape(b, {b.size(0), 1}) : b;
+  Tensor y = matmul(row, column, options);
+  Shape result = leading_axes(y.shape());
+  if (a.rank() > 1) result.push_back(y.size(-2));
+  if (b.rank() > 1) result.push_back(y.size(-1));
+  return reshape(y, result);
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (weight.rank() != 2 || x.rank() == 0 || x.size(-1) != weight.size(1))
+    throw_error<ShapeError>("[linear] input has {} features, weight expects {} (weight {}, input {})",
+                            x.rank() == 0 ? 0 : x.size(-1), weight.rank() != 2 ? 0 : weight.size(1),
+                            to_string(weight.shape()), to_string(x.shape()));
+  if (bias.defined() && !(bias.shape() == Shape{weight.size(0)}))
+    throw_error<ShapeError>("[linear] bias is {}, expected [{}] (weight {})", to_string(bias.shape()), weight.size(0),
+                            to_string(weight.shape()));
+  if (!bias.defined()) return matmul(x, weight, {.transpose_b = true});
+  if (x.rank() <= 2) return matmul(x, weight, {.transpose_b = true}) + bias;
+  // The bias is added before the rows are unfolded, right behind the product, so that they fuse.
+  return reshape(trace_matmul(fold_rows(x), weight, {.transpose_b = true}) + bias,
+                 with_last(x.shape(), weight.size(0)));
+}
+
+}  // namespace bonfire
