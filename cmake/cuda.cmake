@@ -54,14 +54,21 @@ else()
   endif()
 endif()
 
-# Adds the CUDA backend's sources to the library when this build has it.
-function(bonfire_add_cuda target)
+# The CUDA backend is a library beside the main one, which loads it when a GPU is first asked about
+# (tensor/device.cpp): programs that stay on the CPU neither wait for CUDA's libraries nor need them.
+function(bonfire_add_cuda_backend)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/bonfire/backend/cuda/*.cu
        ${PROJECT_SOURCE_DIR}/src/bonfire/backend/cuda/*.cpp)
   if(NOT BONFIRE_HAVE_CUDA OR NOT sources)
     return()
   endif()
-  target_sources(${target} PRIVATE ${sources})
-  target_link_libraries(${target} PRIVATE CUDA::cudart CUDA::cublasLt CUDA::nvrtc bonfire_cudnn)
+  add_library(bonfire_cuda SHARED ${sources})
+  # fmt 9 takes nvcc for a compiler without constexpr, and then does not compile as C++20.
+  target_compile_definitions(bonfire_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  target_link_libraries(
+    bonfire_cuda
+    PUBLIC bonfire CUDA::cudart
+    PRIVATE CUDA::cublasLt CUDA::nvrtc bonfire_cudnn bonfire_parts bonfire_warnings)
   target_compile_definitions(bonfire_parts INTERFACE BONFIRE_HAVE_CUDA=1)
+  install(TARGETS bonfire_cuda)
 endfunction()

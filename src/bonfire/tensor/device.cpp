@@ -1,6 +1,9 @@
 #include "bonfire/tensor/device.h"
 
+#include <dlfcn.h>
+
 #include <charconv>
+#include <filesystem>
 
 #include "bonfire/base/error.h"
 
@@ -13,7 +16,25 @@ DeviceBackend& backend_of(DeviceType type) {
   return backends[static_cast<int>(type)];
 }
 
+// The CUDA backend is a library of its own beside this one, loaded when a GPU is first asked about: the libraries it
+// needs take 0.1 to 0.9 s to load, which programs that stay on the CPU must not pay. Its constructors register it.
+// Returns why it was not loaded, in words; empty when it was.
+std::string load_cuda_backend() {
+  Dl_info here;
+  if (dladdr(reinterpret_cast<void*>(&load_cuda_backend), &here) == 0) return "the library cannot find its own folder";
+  std::filesystem::path file = std::filesystem::path(here.dli_fname).parent_path() / "libbonfire_cuda.so";
+  if (std::error_code error; !std::filesystem::exists(file, error)) return "this build has no CUDA support";
+  if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) return "no NVIDIA driver is installed";
+  return dlopen(file.c_str(), RTLD_NOW) == nullptr ? dlerror() : "";
+}
+
+const std::string& cuda_backend_problem() {
+  static const std::string problem = load_cuda_backend();
+  return problem;
+}
+
 int count_of(DeviceType type) {
+  if (type == DeviceType::cuda && !cuda_backend_problem().empty()) return 0;
   const DeviceBackend& backend = backend_of(type);
   return backend.count == nullptr ? 0 : backend.count();
 }
@@ -54,9 +75,8 @@ void require_device(Device device) {
   if (device.index < count_of(device.type)) return;
   std::string there;
   for (Device one : devices()) there += (there.empty() ? "" : ", ") + to_string(one);
-  const char* hint = device.type == DeviceType::cuda && backend_of(DeviceType::cuda).count == nullptr
-                         ? " (this build has no CUDA support)"
-                         : "";
+  std::string hint = device.type == DeviceType::cuda ? cuda_backend_problem() : "";
+  if (!hint.empty()) hint = " (" + hint + ")";
   throw_error<DeviceError>("[place] {} is not there{}; devices here: {}", to_string(device), hint, there);
 }
 
