@@ -68,7 +68,7 @@ class Arena {
 
   template <class T>
   T* take(int64_t count) {
-    std::byte* part = base_ + used_;
+    std::byte* part = base_ ? base_ + used_ : nullptr;
     used_ += round_up(count * static_cast<int64_t>(sizeof(T)), kAlignment);
     return reinterpret_cast<T*>(part);
   }
@@ -184,7 +184,7 @@ class Multiplication {
     partial_stride_ = round_up(p_.n, kernel_.nr);
     if (cut_.parts > 1) partial_ = arena.take<Acc>(cut_.parts * p_.m * partial_stride_);
     if (cut_.share_a || cut_.share_b) shared_ = arena.take<Acc>(cut_.shared_lanes * p_.k);
-    slots_ = workspace + arena.used();
+    slots_ = workspace ? workspace + arena.used() : nullptr;
     Arena slot(nullptr);
     Slot<Acc>(p_, cut_, slot);
     slot_bytes_ = slot.used();
@@ -266,11 +266,11 @@ class Multiplication {
       if (cut_.share_a)
         a = shared_ + shared_count_ * k;
       else
-        p_.a->pack({area.i, area.rows, k, kc}, kernel_.mr, slot.a, slot.scratch_a);
+        p_.a->pack({area.i, area.rows, k, kc, k > k_begin}, kernel_.mr, slot.a, slot.scratch_a);
       if (cut_.share_b)
         b = shared_ + shared_count_ * k;
       else
-        p_.b->pack({area.j, area.cols, k, kc}, kernel_.nr, slot.b, slot.scratch_b);
+        p_.b->pack({area.j, area.cols, k, kc, k > k_begin}, kernel_.nr, slot.b, slot.scratch_b);
       compute_slice(slot, area, a, b, {kc, k == k_begin, k + kc == k_end});
       k += kc;
     } while (k < k_end);

@@ -49,14 +49,15 @@ class Axis {
 struct PanelBlock {
   int64_t lane, lanes;
   int64_t k, kc;
+  bool same_lanes = false;  // the call before this one, with the same scratch, had these lanes too
 };
 
 template <class Acc>
 class PanelSource {
  public:
   virtual ~PanelSource() = default;
-  // Writes ceil(lanes / width) panels, one after the other. `scratch` has scratch_size() elements, and is left to this
-  // source between calls by one thread.
+  // Writes ceil(lanes / width) panels, one after the other. `scratch` has scratch_size() elements; what a source leaves
+  // there is still there in a call with same_lanes.
   virtual void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const = 0;
   // Elements of scratch for blocks of at most this size.
   virtual int64_t scratch_size(int64_t /*lanes*/, int64_t /*kc*/) const { return 0; }
@@ -88,7 +89,7 @@ struct Product {
   const PanelSource<Acc>* b = nullptr;
   void* out = nullptr;
   OutputType out_type = OutputType::same;
-  Axis rows, cols;                // of out; offsets increase
+  Axis rows{}, cols{};            // of out; offsets increase
   bool add = false;               // to what out holds
   const Acc* row_bias = nullptr;  // [m]
   const Acc* col_bias = nullptr;  // [n]
