@@ -1,0 +1,42 @@
+#pragma once
+// Whole files in and out. Every failure is a DataError that names the path and says what the system said:
+//   [file] cannot open 'runs/best.safetensors': Permission denied
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace bonfire::base {
+
+// Only regular files are read: a directory, a pipe or a device is an error, and opening one never blocks.
+std::vector<std::byte> read_file(const std::filesystem::path& path);
+std::vector<std::byte> read_file(const std::filesystem::path& path, uint64_t offset, size_t size);  // both in bytes
+
+// A regular file as memory, read-only, pages loaded when touched. The file may be replaced meanwhile (as
+// write_file_atomically does: the mapping keeps the old bytes); one that is cut short in place may end the process.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return bytes_; }  // valid for the life of this object
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+// Puts a file with the chunks, one after another, at `path`: either all of it is there and on the disk when this
+// returns, or it throws, nothing is left behind and what was at `path` before is still there. At no time does another
+// process see a part of it. The folder must exist. A link is followed; a file that is replaced hands on its mode.
+void write_file_atomically(const std::filesystem::path& path, std::span<const std::span<const std::byte>> chunks);
+
+}  // namespace bonfire::base
