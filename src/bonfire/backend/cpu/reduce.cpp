@@ -1,0 +1,291 @@
+// CPU kernels of sum, mean, max and min.
+//
+// Neighbouring axes that are both reduced or both kept are merged, which leaves two shapes of work. When the innermost
+// axis is reduced, runs of memory are folded to one number each. When it is kept, rows of memory are folded into each
+// other. Either way the fold goes through an array of independent lanes, which the compiler turns into vectors, and
+// every kBlock steps the lanes are emptied into wider totals, so that no sum of floats grows long. The reduction is cut
+// into pieces by its shape alone, and the pieces are put together in order: the same bits for any number of threads.
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+constexpr int64_t kLanes = 32;             // of a run that is folded to one number
+constexpr int64_t kColumns = 256;          // of rows that are folded into each other
+constexpr int64_t kBlock = 64;             // steps before lanes are emptied into totals
+constexpr int64_t kPieceElements = 32768;  // of a piece of one reduction
+constexpr int64_t kFewOutputs = 256;       // fewer than this: a long reduction is cut into pieces
+constexpr int64_t kGrain = 16384;          // elements worth a thread of their own
+
+template <class T>
+using LaneOf = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
+
+template <class T>
+struct Sum {
+  using Lane = std::conditional_t<std::is_integral_v<T>, int64_t, LaneOf<T>>;
+  using Total = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+  using Result = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+  static constexpr Lane kStart = 0;
+  static Lane fold(Lane a, Lane x) { return a + x; }
+  static Total fold_total(Total a, Total x) { return a + x; }
+  static Result finish(Total total, int64_t) { return static_cast<Result>(static_cast<LaneOf<Result>>(total)); }
+};
+
+template <class T>
+struct Mean : Sum<T> {
+  static T finish(double total, int64_t count) {
+    return static_cast<T>(static_cast<LaneOf<T>>(total / static_cast<double>(count)));
+  }
+};
+
+template <class T, bool kLargest>
+struct Extremum {
+  using Lane = LaneOf<T>;
+  using Total = Lane;
+  using Result = T;
+  static constexpr Lane start() {
+    using Limits = std::numeric_limits<Lane>;
+    if constexpr (Limits::has_infinity) return kLargest ? -Limits::infinity() : Limits::infinity();
+    return kLargest ? Limits::lowest() : Limits::max();
+  }
+  static constexpr Lane kStart = start();
+  static Lane fold(Lane a, Lane x) { return (kLargest ? x > a : x < a) | (x != x) ? x : a; }  // NaN wins and stays
+  static Total fold_total(Total a, Total x) { return fold(a, x); }
+  static Result finish(Total total, int64_t) { return static_cast<Result>(total); }
+};
+template <class T>
+using Max = Extremum<T, true>;
+template <class T>
+using Min = Extremum<T, false>;
+
+struct Axes {
+  Shape extents, strides;
+
+  int64_t offset(int64_t index) const {  // of an index in row-major order
+    if (extents.rank() == 1) return index * strides[0];
+    int64_t sum = 0;
+    for (int i = extents.rank() - 1; i >= 0; --i) {
+      sum += index % extents[i] * strides[i];
+      index /= extents[i];
+    }
+    return sum;
+  }
+};
+
+// The work of one reduction. It consists of outputs × pieces units; a unit folds some of the rows of one output.
+struct Reduction {
+  bool inner_reduced = false;
+  Axes kept;         // but for the innermost axis when it is kept
+  Axes reduced;      // but for the innermost axis when it is reduced
+  int64_t row = 1;   // extent of the innermost axis
+  int64_t segments;  // parts that a row is cut into: runs, or tiles of columns
+  int64_t segment;   // elements of all but the last
+  int64_t pieces;    // of one output's reduction
+  int64_t count;     // elements folded to one
+
+  Reduction(const Shape& shape, const Shape& axes);
+
+  int64_t outputs() const { return kept.extents.count() * (inner_reduced ? 1 : segments); }
+  int64_t steps() const { return reduced.extents.count() * (inner_reduced ? segments : 1); }
+  int64_t width() const { return inner_reduced ? 1 : std::min(row, segment); }  // results of a unit
+};
+
+Reduction::Reduction(const Shape& shape, const Shape& axes) {
+  Shape extents, strides;
+  bool is_reduced[Shape::kMaxRank] = {};
+  Shape all_strides = row_major_strides(shape);
+  int next = 0;
+  for (int i = 0; i < shape.rank(); ++i) {
+    bool flag = next < axes.rank() && axes[next] == i;
+    next += flag;
+    if (shape[i] == 1) continue;
+    int last = extents.rank() - 1;
+    if (last >= 0 && is_reduced[last] == flag) {
+      extents[last] *= shape[i];
+      strides[last] = all_strides[i];
+    } else {
+      is_reduced[extents.rank()] = flag;
+      extents.push_back(shape[i]);
+      strides.push_back(all_strides[i]);
+    }
+  }
+  count = 1;
+  for (int i = 0; i < extents.rank(); ++i) {
+    if (is_reduced[i]) count *= extents[i];
+    if (i + 1 == extents.rank()) {
+      row = extents[i];
+      inner_reduced = is_reduced[i];
+    } else {
+      Axes& side = is_reduced[i] ? reduced : kept;
+      side.extents.push_back(extents[i]);
+      side.strides.push_back(strides[i]);
+    }
+  }
+  segment = inner_reduced ? kPieceElements : kColumns;
+  segments = std::max<int64_t>(1, (row + segment - 1) / segment);
+  int64_t elements = steps() * std::min(row, segment);  // of one output, or of one tile of outputs
+  pieces = outputs() < kFewOutputs ? std::max<int64_t>(1, std::min(elements / kPieceElements, steps())) : 1;
+}
+
+// Folds a run of memory to one number.
+template <class Fold, class T>
+typename Fold::Total fold_run(const T* x, int64_t count) {
+  using Lane = typename Fold::Lane;
+  using Total = typename Fold::Total;
+  Total total = Fold::kStart;
+  for (; count >= kLanes;) {
+    int64_t steps = std::min(kBlock, count / kLanes);
+    Lane lanes[kLanes];
+    std::fill_n(lanes, kLanes, Fold::kStart);
+    for (int64_t i = 0; i < steps; ++i)
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        lanes[lane] = Fold::fold(lanes[lane], static_cast<Lane>(x[i * kLanes + lane]));
+    for (int64_t half = kLanes / 2; half >= 1; half /= 2)
+      for (int64_t lane = 0; lane < half; ++lane) lanes[lane] = Fold::fold(lanes[lane], lanes[lane + half]);
+    total = Fold::fold_total(total, static_cast<Total>(lanes[0]));
+    x += steps * kLanes;
+    count -= steps * kLanes;
+  }
+  Lane rest = Fold::kStart;
+  for (int64_t i = 0; i < count; ++i) rest = Fold::fold(rest, static_cast<Lane>(x[i]));
+  return Fold::fold_total(total, static_cast<Total>(rest));
+}
+
+// Folds rows of `width` columns into totals. Rows that follow each other in memory (`stride` == width) are taken
+// several at a time when they are short, so that lanes are never few.
+template <class Fold, class T>
+void fold_rows(const T* x, int64_t rows, int64_t stride, int64_t width, typename Fold::Total* totals) {
+  using Lane = typename Fold::Lane;
+  using Total = typename Fold::Total;
+  int64_t together = stride == width ? std::max<int64_t>(1, kColumns / width) : 1;
+  Lane lanes[kColumns];
+  while (rows > 0) {
+    if (rows < together) together = 1;
+    int64_t columns = together * width, steps = std::min(kBlock, rows / together);
+    std::fill_n(lanes, columns, Fold::kStart);
+    for (int64_t i = 0; i < steps; ++i) {
+      const T* row = x + i * together * stride;
+      for (int64_t c = 0; c < columns; ++c) lanes[c] = Fold::fold(lanes[c], static_cast<Lane>(row[c]));
+    }
+    for (int64_t group = 0; group < together; ++group)
+      for (int64_t c = 0; c < width; ++c)
+        totals[c] = Fold::fold_total(totals[c], static_cast<Total>(lanes[group * width + c]));
+    x += steps * together * stride;
+    rows -= steps * together;
+  }
+}
+
+// Folds steps [begin, end) of one output (inner axis reduced): each step is a segment of a row.
+template <class Fold, class T>
+typename Fold::Total fold_segments(const Reduction& work, const T* x, int64_t begin, int64_t end) {
+  typename Fold::Total total = Fold::kStart;
+  for (int64_t step = begin; step < end; ++step) {
+    int64_t first = step % work.segments * work.segment;
+    const T* run = x + work.reduced.offset(step / work.segments) + first;
+    total = Fold::fold_total(total, fold_run<Fold>(run, std::min(work.segment, work.row - first)));
+  }
+  return total;
+}
+
+// Folds rows [begin, end) of one tile of outputs (inner axis kept). The last reduced axis lies just outside the row.
+template <class Fold, class T>
+void fold_tile(const Reduction& work, const T* x, int64_t width, int64_t begin, int64_t end,
+               typename Fold::Total* totals) {
+  std::fill_n(totals, width, Fold::kStart);
+  if (work.reduced.extents.rank() == 0) return fold_rows<Fold>(x, end - begin, work.row, width, totals);
+  int64_t near = work.reduced.extents[-1];
+  while (begin < end) {
+    int64_t rows = std::min(end - begin, near - begin % near);
+    fold_rows<Fold>(x + work.reduced.offset(begin), rows, work.row, width, totals);
+    begin += rows;
+  }
+}
+
+template <class Fold, class T>
+void reduce(const Reduction& work, const Run& run) {
+  using Total = typename Fold::Total;
+  using Result = typename Fold::Result;
+  const T* input = run.input<T>(0);
+  Result* output = run.output<Result>();
+  auto* partial = static_cast<Total*>(run.workspace);  // [outputs, pieces, width]
+  int64_t outputs = work.outputs(), steps = work.steps(), pieces = work.pieces, width = work.width();
+  if (outputs == 0 || width == 0) return;
+
+  // Where tile or number `index` begins in the input, and how many results it has.
+  auto locate = [&](int64_t index) {
+    return work.inner_reduced ? work.kept.offset(index)
+                              : work.kept.offset(index / work.segments) + index % work.segments * work.segment;
+  };
+  auto columns = [&](int64_t index) {
+    return work.inner_reduced ? 1 : std::min(work.segment, work.row - index % work.segments * work.segment);
+  };
+  auto result = [&](int64_t index) {
+    return work.inner_reduced ? output + index
+                              : output + index / work.segments * work.row + index % work.segments * work.segment;
+  };
+
+  auto fold_unit = [&](int64_t index, int64_t piece, Total* totals) {
+    int64_t begin = steps * piece / pieces, end = steps * (piece + 1) / pieces;
+    if (work.inner_reduced) {
+      totals[0] = fold_segments<Fold>(work, input + locate(index), begin, end);
+    } else {
+      fold_tile<Fold>(work, input + locate(index), columns(index), begin, end, totals);
+    }
+  };
+  auto write = [&](int64_t index, const Total* totals) {
+    Result* target = result(index);
+    for (int64_t c = 0; c < columns(index); ++c) target[c] = Fold::finish(totals[c], work.count);
+  };
+
+  int64_t unit_elements = std::max<int64_t>(1, steps * std::min(work.row, work.segment) / pieces);
+  int64_t grain = std::max<int64_t>(1, kGrain / unit_elements);
+  run.threads->parallel_for(outputs * pieces, grain, [&](int64_t begin, int64_t end) {
+    Total totals[kColumns];
+    for (int64_t unit = begin; unit < end; ++unit) {
+      if (pieces == 1) {
+        fold_unit(unit, 0, totals);
+        write(unit, totals);
+      } else {
+        fold_unit(unit / pieces, unit % pieces, partial + unit * width);
+      }
+    }
+  });
+  if (pieces == 1) return;
+  for (int64_t index = 0; index < outputs; ++index) {
+    Total* totals = partial + index * pieces * width;
+    for (int64_t piece = 1; piece < pieces; ++piece)
+      for (int64_t c = 0; c < columns(index); ++c) totals[c] = Fold::fold_total(totals[c], totals[piece * width + c]);
+    write(index, totals);
+  }
+}
+
+template <template <class> class Fold>
+std::vector<Candidate> candidates(const KernelRequest& request) {
+  const TensorSpec& input = request.node.inputs[0].spec();
+  Reduction work(input.shape, request.node.attributes.ints("axes"));
+  return dispatch(input.dtype, [&](auto tag) -> std::vector<Candidate> {
+    using T = typename decltype(tag)::type;
+    std::vector<Candidate> list = one_candidate(request, [work](const Run& run) { reduce<Fold<T>, T>(work, run); });
+    if (work.pieces > 1)
+      list[0].workspace_bytes =
+          static_cast<size_t>(work.outputs() * work.pieces * work.width()) * sizeof(typename Fold<T>::Total);
+    return list;
+  });
+}
+
+[[maybe_unused]] const bool registered[] = {
+    register_kernel("sum", DeviceType::cpu, candidates<Sum>),
+    register_kernel("mean", DeviceType::cpu, candidates<Mean>),
+    register_kernel("max", DeviceType::cpu, candidates<Max>),
+    register_kernel("min", DeviceType::cpu, candidates<Min>),
+};
+
+}  // namespace
+
+}  // namespace bonfire::cpu
