@@ -37,6 +37,9 @@ BONFIRE_HOST_DEVICE inline RandomBlock philox(uint64_t seed, uint64_t stream, ui
   return {{c0, c1, c2, c3}};
 }
 
+// The stream of random op `number` (counted within a step; fewer than 2^20) in step `step`.
+BONFIRE_HOST_DEVICE inline uint64_t random_stream(uint64_t step, uint64_t number) { return (step << 20) + number; }
+
 // Uniform in [0, 1) with 24 bits, exact in float.
 BONFIRE_HOST_DEVICE inline float uniform_from_bits(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24F; }
 

@@ -77,6 +77,7 @@ struct Op {
   GradientRule gradient = nullptr;  // absent: reaching it in a backward pass is a clear error
   uint32_t traits = 0;
   AmpRule amp = AmpRule::follow;
+  uint32_t amp_keeps = 0;         // bit i: whatever the rule, input i keeps its type (sums that must not lose bits)
   int elementwise_function = -1;  // ElementwiseFunction of ops/elementwise_functions.h, for those that can be fused
   int id = 0;                     // set by register_op, dense
 

@@ -1,0 +1,93 @@
+#include "bonfire/ops/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/op.h"
+#include "bonfire/ops/checks.h"
+#include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
+
+namespace bonfire {
+
+namespace {
+
+// Checks q, k, v at inputs first … first + 2 and the mask, if there is one, at input `mask`.
+void check_operands(const InferContext& context, size_t first, size_t mask) {
+  require_one_device(context);
+  const Shape &q = context.input(first).shape, &k = context.input(first + 1).shape, &v = context.input(first + 2).shape;
+  if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4)
+    throw_error<ShapeError>("[{}] q, k and v must have 4 axes [batch, heads, time, features] (inputs: {})",
+                            context.op.name, describe_inputs(context));
+  require_floating(context, first, "q");
+  require_dtype(context, first + 1, "k", context.input(first).dtype);
+  require_dtype(context, first + 2, "v", context.input(first).dtype);
+  require_shape(context, first + 1, "k", {q[0], q[1], k[2], q[3]});
+  require_shape(context, first + 2, "v", {q[0], q[1], k[2], v[3]});
+  if (context.inputs.size() <= mask) return;
+  require_floating(context, mask, "the mask");
+  Shape scores{q[0], q[1], q[2], k[2]};
+  if (!(broadcast_shapes(context.op.name, context.input(mask).shape, scores) == scores))
+    throw_error<ShapeError>("[{}] a mask of shape {} does not broadcast to the scores {}", context.op.name,
+                            to_string(context.input(mask).shape), to_string(scores));
+}
+
+// q, k, v, mask → y, and log Σ exp of each query's scores [B, H, T].
+OutputSpecs infer_attention(const InferContext& context) {
+  check_operands(context, 0, 3);
+  TensorSpec y = context.input(0), log_sum = y;
+  y.shape[3] = context.input(2).shape[3];
+  log_sum.shape = {y.shape[0], y.shape[1], y.shape[2]};
+  if (log_sum.dtype != DType::f64) log_sum.dtype = DType::f32;
+  return {y, log_sum};
+}
+
+OutputSpecs infer_attention_gradient(const InferContext& context) {  // dy, y, log_sum, q, k, v, mask → dq, dk, dv
+  check_operands(context, 3, 6);
+  require_shape(context, 0, "dy", context.input(1).shape);
+  require_dtype(context, 0, "dy", context.input(3).dtype);
+  require_dtype(context, 1, "y", context.input(3).dtype);
+  return {context.input(3), context.input(4), context.input(5)};
+}
+
+constexpr uint32_t input_bit(int input) { return 1U << input; }
+
+const Op& attention_gradient_op = register_op({.name = "attention_gradient",
+                                               .infer = infer_attention_gradient,
+                                               .amp = AmpRule::low,
+                                               .amp_keeps = input_bit(2) | input_bit(6)});
+
+// With p = exp(s − log_sum) and s = scale q kᵀ + mask:
+//   dv = pᵀ dy,  ds = p (dy vᵀ − Σ dy y),  dq = scale ds k,  dk = scale dsᵀ q.
+Tensors attention_rule(const GradientContext& c) {
+  if (c.input_count() > 3 && c.needs(3))
+    throw_error<GraphError>("[attention] the mask requires a gradient, which this op does not have; detach() it");
+  std::vector<Tensor> inputs = {c.gradient(), c.output(0), c.output(1)};
+  for (size_t i = 0; i < c.input_count(); ++i) inputs.push_back(c.input(i));
+  Tensors gradients = trace_op_all(attention_gradient_op, inputs, c.attributes());
+  if (c.input_count() > 3) gradients.push_back(Tensor());
+  return gradients;
+}
+
+const Op& attention_op = register_op({.name = "attention",
+                                      .infer = infer_attention,
+                                      .gradient = attention_rule,
+                                      .amp = AmpRule::low,
+                                      .amp_keeps = input_bit(3)});
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
+  double scale = options.scale;
+  if (scale == 0 && q.rank() > 0 && q.size(-1) > 0) scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  Attributes attributes{{"causal", options.causal}, {"scale", scale}};
+  if (!options.mask.defined()) return trace_op(attention_op, {q, k, v}, attributes);
+  Tensor mask = options.mask;
+  if (mask.dtype() == DType::boolean)
+    mask = where(mask, zeros(mask.shape(), DType::f32, mask.device()), -std::numeric_limits<double>::infinity());
+  return trace_op(attention_op, {q, k, v, mask}, attributes);
+}
+
+}  // namespace bonfire

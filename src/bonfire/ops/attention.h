@@ -1,0 +1,25 @@
+#pragma once
+// Scaled dot-product attention without ever holding the whole matrix of scores: y = softmax(scale q kᵀ + mask) v.
+//
+// Ops (AmpRule::low, but log_sum and the mask keep their type). S is f64 for f64, otherwise f32.
+//   attention(q [B, H, T, D], k [B, H, S, D], v [B, H, S, E][, mask]) → y [B, H, T, E], log_sum S [B, H, T] (log Σ exp
+//     of a query's scores; −∞ where it may look at nothing). mask: any floating type, broadcast to [B, H, T, S].
+//   attention_gradient(dy, y, log_sum, q, k, v[, mask]) → dq, dk, dv
+//     attributes of both: causal (0 or 1), scale (number)
+
+#include "bonfire/graph/tensor.h"
+
+namespace bonfire {
+
+struct AttentionOptions {
+  // Broadcast to [B, H, T, S]. A float is added to the scores; bool says who may be looked at (true: yes). No gradient
+  // flows into it.
+  Tensor mask = {};
+  bool causal = false;  // query t sees keys 0 … t only
+  double scale = 0;     // 0: 1 / √D
+};
+
+// q [B, H, T, D], k [B, H, S, D], v [B, H, S, E] → [B, H, T, E]. A query that may look at nothing gives zeros.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
+
+}  // namespace bonfire

@@ -1,0 +1,18 @@
+#pragma once
+// Dropout. Which elements are dropped is a pure function of the seed, the step, the number of the op within the step
+// and the element's row-major index, so it does not depend on threads, and the backward pass draws the same mask again
+// instead of keeping it.
+//
+// Op (Trait::random): dropout(x, key i64 [2]) → y like x; also its own gradient, applied to dy.
+//   attributes: p (number), number (of the op within the step)
+//   key holds seed and step. With u = uniform_at(seed, random_stream(step, number), index) an element is kept, and
+//   multiplied by 1 / (1 − p), where u ≥ float(p).
+
+#include "bonfire/graph/tensor.h"
+
+namespace bonfire {
+
+// Sets each element to 0 with probability p and multiplies the others by 1 / (1 − p). When not training: x.
+Tensor dropout(const Tensor& x, double p, bool training = true);
+
+}  // namespace bonfire
