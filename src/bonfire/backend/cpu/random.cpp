@@ -1,0 +1,48 @@
+#include "bonfire/backend/cpu/floating.h"
+#include "bonfire/backend/cpu/random_blocks.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+struct RandomNode {
+  int64_t count;
+  uint64_t number;
+
+  explicit RandomNode(const GraphNode& node)
+      : count(node.outputs[0].shape.count()), number(static_cast<uint64_t>(node.attributes.integer("number"))) {}
+};
+
+std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
+  return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return one_candidate(request, [node = RandomNode(request.node)](const Run& run) {
+      const uint64_t* key = run.input<uint64_t>(0);  // seed, step
+      T* out = run.output<T>();
+      for_each_uniform(key[0], random_stream(key[1], node.number), node.count, *run.threads,
+                       [&](int64_t begin, int64_t end, const float* numbers) {
+                         for (int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(numbers[i - begin]);
+                       });
+    });
+  });
+}
+
+std::vector<Candidate> normal_candidates(const KernelRequest& request) {
+  return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return one_candidate(request, [node = RandomNode(request.node)](const Run& run) {
+      const uint64_t* key = run.input<uint64_t>(0);  // seed, step
+      T* out = run.output<T>();
+      run.threads->parallel_for(node.count, 1024, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          out[i] = static_cast<T>(normal_at(key[0], random_stream(key[1], node.number), static_cast<uint64_t>(i)));
+      });
+    });
+  });
+}
+
+const bool registered = register_kernel("uniform_random", DeviceType::cpu, uniform_candidates) &&
+                        register_kernel("normal_random", DeviceType::cpu, normal_candidates);
+
+}  // namespace
+}  // namespace bonfire::cpu
