@@ -19,6 +19,8 @@ class Completion {
  public:
   virtual ~Completion() = default;
   virtual void wait() = 0;
+  virtual bool done() = 0;  // wait() would not block
+  Device device;            // whose queue it belongs to
 };
 
 enum class LeafKind : uint8_t {
@@ -62,6 +64,9 @@ class Node : public base::RefCounted<Node> {
   bool committed = false;  // has run, or was dead when its trace ran
   bool consumed = false;   // a backward pass went through it without retain_graph
   bool recorded = false;   // inputs are a history: an input requires a gradient, and recording was on
+
+  uint64_t walk = 0;  // scratch of the backward walk: which walk last met this node, and where it put it
+  uint32_t walk_slot = 0;
 
   std::shared_ptr<double> scalar;                   // of a scalar leaf
   base::IntrusivePtr<VariableState> variable;       // of a variable leaf

@@ -50,7 +50,7 @@ NodePtr append_checked(const Op& op, std::span<const Tensor> inputs, Attributes 
   }
   Trace& trace = Trace::current();
   NodePtr node = trace.append(op, values, std::move(attributes));
-  if (check_numbers()) [[unlikely]]
+  if (check_numbers() && !TraceScope::active()) [[unlikely]]
     run_and_check(node);
   return node;
 }

@@ -29,6 +29,9 @@ struct Located {
 
 Located locate(const Value& value) {
   Node& node = *value.node;
+  if (Trace::current().compiling)
+    throw_error<GraphError>(
+        "[item] a value is read inside a compiled step; return it from the step and read it outside");
   if (node.leaf == LeafKind::scalar || node.leaf == LeafKind::random)
     throw_error<GraphError>("[item] this tensor is an input of the step, not a result: read the Scalar instead");
   if (node.leaf == LeafKind::variable) {
@@ -143,6 +146,15 @@ Tensor Tensor::grad() const {
   const Node& node = *value_.node;
   if (node.variable) return Variable(node.variable).grad();
   return node.leaf_gradient ? Variable(node.leaf_gradient).value() : Tensor();
+}
+
+Tensor Tensor::detach() const {
+  // A node of its own, so that the value has no history; the planner makes it an alias.
+  static const Op& op = register_op({.name = "detach",
+                                     .infer = [](const InferContext& context) { return OutputSpecs{context.input(0)}; },
+                                     .traits = Trait::view});
+  NoGrad no_grad;
+  return trace_op(op, {*this});
 }
 
 Tensor Scalar::tensor(DType dtype, Device device) const {

@@ -87,7 +87,7 @@ uint64_t Trace::encode(const Value& value) {
 }
 
 const NodePtr& Trace::append(const Op& op, std::span<const Value> inputs, Attributes attributes) {
-  if (nodes_.size() >= kMostPendingNodes && this == &Trace::current()) engine().commit(*this);
+  if (nodes_.size() >= kMostPendingNodes && !TraceScope::active()) engine().commit(*this);
   base::InlineVector<const TensorSpec*, 8> specs;
   specs.reserve(inputs.size());
   for (const Value& input : inputs) specs.push_back(&input.spec());
@@ -196,6 +196,7 @@ void Trace::clear() {
 }
 
 TraceScope::TraceScope(Trace& trace) : before_(current_trace) { current_trace = &trace; }
+bool TraceScope::active() { return current_trace != nullptr; }
 TraceScope::~TraceScope() { current_trace = before_; }
 
 PathScope::PathScope(std::string_view name) : before_(current_path) {
@@ -238,7 +239,9 @@ RandomState& random_state() {
   return state;
 }
 
-void commit() { engine().commit(Trace::current()); }
+void commit() {
+  if (!Trace::current().compiling) engine().commit(Trace::current());
+}
 void synchronize() {
   commit();
   engine().synchronize();

@@ -42,6 +42,7 @@ class Trace {
   uint32_t leaf_position(const Value& value);  // adds it when new
 
   uint32_t next_random_number() { return random_numbers_++; }  // op number for random ops, counted within a step
+  bool compiling = false;     // belongs to compile(): commits are left to it, reading a value is an error
   bool has_backward = false;  // a backward pass is pending; another one commits it first
 
   void clear();  // after a commit: forgets everything, and takes a new id
@@ -68,6 +69,7 @@ class Trace {
 class TraceScope {
  public:
   explicit TraceScope(Trace& trace);
+  static bool active();  // this thread's current trace is such another one
   ~TraceScope();
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;

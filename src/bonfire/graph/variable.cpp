@@ -110,6 +110,10 @@ Variable Variable::grad_variable() const {
 
 void Variable::clear_grad() const { state_->gradient_is_clear = true; }
 
+void Variable::keep_version_for_holders() const {
+  if (state_->leaf != nullptr && state_->leaf->outputs[0].handles.load() > 0) keep_for_holders(*state_);
+}
+
 void Variable::rebase(Buffer buffer) const {
   BONFIRE_CHECK(buffer.storage->device() == device() && buffer.offset + spec().bytes() <= buffer.storage->bytes());
   settle();

@@ -71,6 +71,9 @@ class Variable {
   // Gives the variable the memory `buffer` (same bytes), with its value moved there. For contiguous groups.
   void rebase(Buffer buffer) const;
 
+  // Whoever holds a handle to the current version gets memory of their own, because an update in place is coming.
+  void keep_version_for_holders() const;
+
   VariableState& state() const { return *state_; }
   const base::IntrusivePtr<VariableState>& pointer() const { return state_; }
   friend bool operator==(const Variable&, const Variable&) = default;

@@ -36,6 +36,8 @@ std::vector<Candidate> candidates_for(const KernelRequest& request) {
     std::lock_guard lock(registry.mutex);
     const auto& by_op = registry.lists[static_cast<int>(device.type)];
     if (auto found = by_op.find(request.node.name()); found != by_op.end()) lists = found->second;
+    if (lists.empty() && request.node.op->has(Trait::elementwise))
+      if (auto found = by_op.find(kAnyElementwise); found != by_op.end()) lists = found->second;
   }
   std::vector<Candidate> all;
   for (CandidateList list : lists)

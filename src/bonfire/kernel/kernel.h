@@ -45,13 +45,13 @@ class Kernel {
 };
 
 struct Candidate {
-  std::string name;                    // "direct", "winograd", "onednn:jit_avx512"
-  std::vector<Layout> input_layouts;   // one per input
-  std::vector<Layout> output_layouts;  // one per output
+  std::string name;                         // "direct", "winograd", "onednn:jit_avx512"
+  std::vector<Layout> input_layouts = {};   // one per input
+  std::vector<Layout> output_layouts = {};  // one per output
   size_t workspace_bytes = 0;
   // Outputs that may be written over an input whose last use this is: (output, input), of equal bytes.
-  std::vector<std::pair<int, int>> in_place;
-  std::function<std::unique_ptr<Kernel>()> build;
+  std::vector<std::pair<int, int>> in_place = {};
+  std::function<std::unique_ptr<Kernel>()> build = {};
 };
 
 struct KernelRequest {
@@ -64,6 +64,9 @@ using CandidateList = std::vector<Candidate> (*)(const KernelRequest&);
 // `op` need not be registered yet. Several lists for the same op and device type add up (own kernels, then oneDNN).
 // Returns true, so that a namespace-scope constant can call it.
 bool register_kernel(std::string op, DeviceType type, CandidateList list);
+
+// Registered under this name, a list serves every op with Trait::elementwise that has no list of its own.
+inline constexpr std::string_view kAnyElementwise = "(elementwise)";
 
 // All candidates for the node on its device. DeviceError naming op and device when there is none.
 std::vector<Candidate> candidates_for(const KernelRequest& request);

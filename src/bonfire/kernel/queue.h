@@ -12,15 +12,16 @@ namespace bonfire {
 
 // What an address of a program is, so that a queue that replays captured work knows what can change between launches.
 enum class AddressKind : uint8_t {
-  fixed,   // the same on every launch: arena, variables, constants
+  fixed,   // seldom another one: arena, variables, constants (a variable moves when an optimizer gathers them)
   feed,    // read only; another place on each launch
   output,  // written; another place on each launch
-  scalars  // read only: the block of host numbers, copied in at launch
+  scalars  // read only: `offset` bytes into the block of host numbers that the queue copies in at each launch
 };
 
 struct Address {
   AddressKind kind = AddressKind::fixed;
   size_t bytes = 0;
+  size_t offset = 0;
 };
 
 struct ProgramStep {

@@ -1,0 +1,230 @@
+// CPU devices: cpu:0, cpu:1, … each with its own worker thread (the queue), threads inside kernels, and arena.
+
+#include <sys/mman.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/base/error.h"
+#include "bonfire/kernel/queue.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+constexpr int kMostDevices = 16;
+constexpr size_t kAlignment = 64;
+constexpr size_t kArenaReserve = size_t{1} << 38;  // address space, not memory
+constexpr int kMostInFlight = 2;
+
+class CpuMemory final : public DeviceMemory {
+ public:
+  void* allocate(size_t bytes) override {
+    void* data =
+        std::aligned_alloc(kAlignment, (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment);
+    if (data == nullptr) throw_error<DeviceError>("[cpu] no memory for {} bytes", bytes);
+    return data;
+  }
+  void deallocate(void* data, size_t) noexcept override { std::free(data); }
+  void copy_from_host(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
+  void copy_to_host(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
+  void fill_zero(void* target, size_t bytes) override { std::memset(target, 0, bytes); }
+};
+
+class CpuCompletion final : public Completion {
+ public:
+  explicit CpuCompletion(Device where) { device = where; }
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  bool done() override {
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+  void finish(std::exception_ptr error) {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+      error_ = std::move(error);
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+class CpuQueue final : public Queue {
+ public:
+  explicit CpuQueue(int index) : device_{DeviceType::cpu, static_cast<int16_t>(index)}, threads_(cpu_threads()) {
+    worker_ = std::thread([this] { serve(); });
+  }
+  ~CpuQueue() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+    if (arena_ != nullptr) munmap(arena_, kArenaReserve);
+  }
+
+  std::shared_ptr<Completion> launch(Launch launch) override {
+    auto completion = std::make_shared<CpuCompletion>(device_);
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return jobs_.size() + (busy_ ? 1 : 0) < kMostInFlight; });
+      jobs_.push_back({std::move(launch), completion, {}});
+    }
+    changed_.notify_all();
+    return completion;
+  }
+
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
+  }
+
+  void* arena(size_t bytes) override {
+    std::lock_guard lock(arena_mutex_);
+    if (arena_ == nullptr) {
+      arena_ = mmap(nullptr, kArenaReserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (arena_ == MAP_FAILED) {
+        arena_ = nullptr;
+        throw_error<DeviceError>("[cpu] cannot reserve address space for temporaries: {}", std::strerror(errno));
+      }
+    }
+    if (bytes > arena_bytes_) {
+      if (bytes > kArenaReserve || mprotect(arena_, bytes, PROT_READ | PROT_WRITE) != 0)
+        throw_error<DeviceError>("[cpu] no memory for {} bytes of temporaries: {}", bytes, std::strerror(errno));
+      arena_bytes_ = bytes;
+    }
+    return arena_;
+  }
+
+  void run_now(const std::function<void(const Run&)>& body) override {
+    auto completion = std::make_shared<CpuCompletion>(device_);
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back({{}, completion, body});
+    }
+    changed_.notify_all();
+    completion->wait();
+  }
+
+ private:
+  struct Job {
+    Launch launch;
+    std::shared_ptr<CpuCompletion> completion;
+    std::function<void(const Run&)> body;
+  };
+
+  void serve() {
+    while (true) {
+      Job job;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+        if (jobs_.empty()) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+        busy_ = true;
+      }
+      std::exception_ptr error;
+      try {
+        if (job.body) {
+          job.body(Run{{}, {}, nullptr, &threads_, nullptr});
+        } else {
+          run(job.launch);
+        }
+      } catch (...) {
+        error = std::current_exception();
+      }
+      auto completion = std::move(job.completion);
+      job = {};  // storages go before anyone is told
+      {
+        std::lock_guard lock(mutex_);
+        busy_ = false;
+      }
+      completion->finish(std::move(error));
+      changed_.notify_all();
+    }
+  }
+
+  void run(Launch& launch) {
+    for (const auto& earlier : launch.after) earlier->wait();
+    const Program& program = *launch.program;
+    for (size_t i = 0; i < program.addresses.size(); ++i)
+      if (program.addresses[i].kind == AddressKind::scalars)
+        launch.addresses[i] = launch.scalars.data() + program.addresses[i].offset;
+    std::vector<void*> operands;
+    for (const ProgramStep& step : program.steps) {
+      operands.clear();
+      for (int index : step.inputs) operands.push_back(launch.addresses[index]);
+      for (int index : step.outputs) operands.push_back(launch.addresses[index]);
+      std::span<void* const> all(operands);
+      Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
+              step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
+      try {
+        step.kernel->run(run);
+      } catch (const Error& error) {
+        std::throw_with_nested(DeviceError(step.label + " failed on " + to_string(device_) + ": " + error.what()));
+      }
+    }
+  }
+
+  Device device_;
+  ThreadPool threads_;
+  std::mutex mutex_, arena_mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool busy_ = false, stop_ = false;
+  void* arena_ = nullptr;
+  size_t arena_bytes_ = 0;
+  std::thread worker_;
+};
+
+DeviceMemory& memory(int) {
+  static CpuMemory instance;
+  return instance;
+}
+
+Queue& queue(int index) {
+  static std::mutex mutex;
+  static std::array<std::unique_ptr<CpuQueue>, kMostDevices> queues;
+  std::lock_guard lock(mutex);
+  if (!queues[index]) queues[index] = std::make_unique<CpuQueue>(index);
+  return *queues[index];
+}
+
+int threads_setting = 0;
+
+const bool registered = [] {
+  register_device_backend(DeviceType::cpu, {[] { return kMostDevices; }, memory});
+  register_queues(DeviceType::cpu, queue);
+  return true;
+}();
+
+}  // namespace
+
+int cpu_threads() {
+  if (threads_setting > 0) return threads_setting;
+  const char* text = std::getenv("BONFIRE_CPU_THREADS");
+  int asked = text == nullptr ? 0 : std::atoi(text);
+  return asked > 0 ? asked : available_cores();
+}
+
+void set_cpu_threads(int threads) { threads_setting = threads; }
+
+}  // namespace bonfire::cpu

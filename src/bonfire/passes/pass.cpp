@@ -1,0 +1,42 @@
+#include "bonfire/passes/pass.h"
+
+#include <cstdlib>
+
+#include "bonfire/passes/dead_code.h"
+
+namespace bonfire::passes {
+
+void Options::mix_into(base::Hash128& hash) const {
+  hash.mix(static_cast<uint64_t>(use_amp) | (static_cast<uint64_t>(amp_dtype) << 8) |
+           (static_cast<uint64_t>(fuse_bn_act_ops) << 1) | (static_cast<uint64_t>(fuse_elewise_add_act_ops) << 2) |
+           (static_cast<uint64_t>(fuse_elementwise) << 3) | (static_cast<uint64_t>(rebuild_cheap_values) << 4));
+}
+
+std::span<const std::unique_ptr<Pass>> pipeline() {
+  static const std::vector<std::unique_ptr<Pass>> passes = [] {
+    std::vector<std::unique_ptr<Pass>> list;
+    list.push_back(dead_code());
+    return list;
+  }();
+  return passes;
+}
+
+void run_pipeline(Graph& graph, const Options& options) {
+#ifdef NDEBUG
+  static const bool verifying = std::getenv("BONFIRE_VERIFY") != nullptr;
+#else
+  static const bool verifying = true;
+#endif
+  if (verifying) verify(graph, "tracing");
+  for (const std::unique_ptr<Pass>& pass : pipeline()) {
+    pass->run(graph, options);
+    if (verifying) verify(graph, pass->name());
+  }
+}
+
+Options& current_options() {
+  thread_local Options options;
+  return options;
+}
+
+}  // namespace bonfire::passes

@@ -1,0 +1,93 @@
+#pragma once
+// compile(step): traces a step function once per input signature and afterwards only launches it.
+//
+//   auto step = compile([&](const Tensor& image, const Tensor& label) {
+//     Tensor loss = cross_entropy(model(image), label);
+//     loss.backward();
+//     optimizer.step();
+//     optimizer.clear_grad();
+//     return loss;
+//   });
+//   for (auto& [image, label] : batches) step(image, label);
+//
+// Inside, reading a value is an error; numbers that vary from call to call are passed as Scalar.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bonfire/graph/tensor.h"
+
+namespace bonfire {
+
+class CompiledStep {
+ public:
+  using Function = std::function<std::vector<Tensor>(std::span<const Tensor>)>;
+  explicit CompiledStep(Function function);
+  ~CompiledStep();
+  CompiledStep(CompiledStep&&) noexcept;
+  CompiledStep& operator=(CompiledStep&&) noexcept;
+
+  std::vector<Tensor> run(std::span<const Tensor> inputs);
+  int traced() const;  // how many signatures have been traced so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// What compile() returns for a function of Tensors that returns a Tensor, a vector of them, or nothing.
+template <class Result>
+class Compiled {
+ public:
+  explicit Compiled(CompiledStep step) : step_(std::move(step)) {}
+  template <class... Inputs>
+  Result operator()(const Inputs&... inputs) {
+    const Tensor list[] = {Tensor(inputs)...};
+    std::vector<Tensor> outputs = step_.run(list);
+    if constexpr (std::is_same_v<Result, Tensor>) return std::move(outputs[0]);
+    if constexpr (std::is_same_v<Result, std::vector<Tensor>>) return outputs;
+  }
+  int traced() const { return step_.traced(); }
+
+ private:
+  CompiledStep step_;
+};
+
+namespace detail {
+
+template <class Result, class... Inputs, class Function, size_t... I>
+Compiled<Result> compile_with(Function function, std::index_sequence<I...>) {
+  return Compiled<Result>(CompiledStep([function = std::move(function)](std::span<const Tensor> inputs) mutable {
+    if constexpr (std::is_void_v<Result>) {
+      function(inputs[I]...);
+      return std::vector<Tensor>{};
+    } else if constexpr (std::is_same_v<Result, Tensor>) {
+      return std::vector<Tensor>{function(inputs[I]...)};
+    } else {
+      return function(inputs[I]...);
+    }
+  }));
+}
+
+template <class Function>
+struct Signature : Signature<decltype(&Function::operator())> {};
+template <class Class, class Result, class... Inputs>
+struct Signature<Result (Class::*)(Inputs...) const> {
+  template <class Function>
+  static Compiled<Result> compile(Function function) {
+    return compile_with<Result, Inputs...>(std::move(function), std::index_sequence_for<Inputs...>());
+  }
+};
+template <class Class, class Result, class... Inputs>
+struct Signature<Result (Class::*)(Inputs...)> : Signature<Result (Class::*)(Inputs...) const> {};
+
+}  // namespace detail
+
+template <class Function>
+auto compile(Function function) {
+  return detail::Signature<Function>::compile(std::move(function));
+}
+
+}  // namespace bonfire

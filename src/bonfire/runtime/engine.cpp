@@ -1,0 +1,97 @@
+// The engine: what a commit does. Live values and what histories need → plan → launch → values get their buffers.
+
+#include "bonfire/graph/engine.h"
+
+#include <algorithm>
+
+#include "bonfire/autodiff/backward.h"
+#include "bonfire/base/error.h"
+#include "bonfire/runtime/launch.h"
+#include "bonfire/runtime/plan_cache.h"
+
+namespace bonfire::runtime {
+
+namespace {
+
+bool has_unconsumed_history(const Node& node) { return node.recorded && !node.consumed; }
+
+// Values that someone can ask for after the commit: those with handles, then what their histories need.
+std::vector<Value> live_values(const Trace& trace) {
+  std::vector<Value> live;
+  bool histories = false;
+  for (const NodePtr& node : trace.nodes()) {
+    for (uint32_t i = 0; i < node->outputs.size(); ++i) {
+      if (node->outputs[i].handles.load(std::memory_order_relaxed) == 0) continue;
+      live.push_back({node, i});
+      histories |= has_unconsumed_history(*node);
+    }
+  }
+  std::vector<Value> needed;
+  if (histories) needed = autodiff::values_needed_later(trace, live);
+  auto add = [&](const Value& value) {
+    if (std::find(live.begin(), live.end(), value) == live.end()) live.push_back(value);
+  };
+  for (const Value& value : needed)
+    if (trace.pending(value)) add(value);
+  for (const Assignment& assignment : trace.assignments()) {
+    const Value& old = trace.leaves()[assignment.leaf];
+    bool held = old.node->outputs[old.index].handles.load(std::memory_order_relaxed) > 0;
+    if (held || std::find(needed.begin(), needed.end(), old) != needed.end()) add(old);
+  }
+  return live;
+}
+
+// A replaced version of a variable that someone still holds becomes a plain tensor with the copy as its memory.
+void give_buffer(const Value& value, Buffer buffer, const std::shared_ptr<Completion>& ready) {
+  Node& node = *value.node;
+  if (node.leaf == LeafKind::variable) node.leaf = LeafKind::feed;
+  node.outputs[value.index].buffer = std::move(buffer);
+  node.outputs[value.index].ready = ready;
+}
+
+class PlanningEngine final : public Engine {
+ public:
+  PlanningEngine() { register_engine(this); }
+
+  void commit(Trace& trace) override {
+    if (trace.empty()) return;
+    try {
+      run(trace);
+    } catch (...) {
+      trace.clear();
+      throw;
+    }
+  }
+
+  void synchronize() override { synchronize_launches(); }
+
+ private:
+  static void run(Trace& trace) {
+    std::vector<Value> live = live_values(trace);
+    if (live.empty() && trace.assignments().empty()) {  // nothing of it can ever be asked for
+      finish(trace);
+      return;
+    }
+    std::shared_ptr<Plan> plan = find_or_compile(trace, live, passes::current_options());
+    adopt_layouts(*plan, trace.leaves());
+    std::vector<Variable> assigned;
+    for (const Assignment& assignment : trace.assignments()) assigned.push_back(assignment.variable);
+    LaunchResult result = launch(plan, trace.leaves(), assigned);
+    for (size_t i = 0; i < live.size(); ++i) give_buffer(live[i], std::move(result.outputs[i]), result.completion);
+    finish(trace);
+  }
+
+  static void finish(Trace& trace) {
+    for (const NodePtr& node : trace.nodes()) {
+      node->committed = true;
+      if (!has_unconsumed_history(*node)) node->inputs.clear();
+    }
+    trace.clear();
+    ++random_state().step;
+  }
+};
+
+PlanningEngine planning_engine;
+
+}  // namespace
+}  // namespace bonfire::runtime

@@ -1,0 +1,218 @@
+#include "bonfire/runtime/launch.h"
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
+
+namespace bonfire::runtime {
+
+namespace {
+
+class AllOf final : public Completion {
+ public:
+  explicit AllOf(std::vector<std::shared_ptr<Completion>> parts) : parts_(std::move(parts)) {
+    device = parts_.back()->device;
+  }
+  void wait() override {
+    for (const auto& part : parts_) part->wait();
+  }
+  bool done() override {
+    for (const auto& part : parts_)
+      if (!part->done()) return false;
+    return true;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Completion>> parts_;
+};
+
+struct InFlight {
+  std::shared_ptr<Completion> completion;
+  std::vector<Variable> assigned;
+};
+
+// Launches whose outcome nobody has looked at yet, oldest first.
+struct Watch {
+  std::mutex mutex;
+  std::deque<InFlight> launches;
+};
+
+Watch& watch() {
+  static Watch instance;
+  return instance;
+}
+
+void mark_failed(const InFlight& launch, const std::string& why) {
+  for (const Variable& variable : launch.assigned)
+    variable.state().failure = why + " (variable " + (variable.name().empty() ? "without a name" : variable.name()) +
+                               " was being updated by that step and cannot be trusted: load it again)";
+}
+
+// Looks at launches that are done; throws the first failure.
+void look_at_finished(bool wait_for_all) {
+  std::exception_ptr failure;
+  Watch& watched = watch();
+  std::unique_lock lock(watched.mutex);
+  while (!watched.launches.empty() && (wait_for_all || watched.launches.front().completion->done())) {
+    InFlight launch = std::move(watched.launches.front());
+    watched.launches.pop_front();
+    lock.unlock();
+    try {
+      launch.completion->wait();
+    } catch (const std::exception& error) {
+      mark_failed(launch, error.what());
+      if (!failure) failure = std::current_exception();
+    }
+    lock.lock();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+void write_scalar(const Node& leaf, std::byte* target) {
+  if (leaf.leaf == LeafKind::random) {
+    uint64_t words[2] = {random_state().seed, random_state().step};
+    std::memcpy(target, words, sizeof words);
+    return;
+  }
+  double number = *leaf.scalar;
+  dispatch(leaf.outputs[0].spec.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T value;
+    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
+      value = static_cast<T>(static_cast<float>(number));
+    } else {
+      value = static_cast<T>(number);
+    }
+    std::memcpy(target, &value, sizeof value);
+  });
+}
+
+Buffer& variable_buffer(VariableState& state) {
+  if (!state.failure.empty()) throw_error<GraphError>("{}", state.failure);
+  if (!state.buffer) {
+    state.buffer = {std::make_shared<Storage>(state.spec.device, state.spec.bytes())};
+    memory_of(state.spec.device).fill_zero(state.buffer.data(), state.spec.bytes());
+  }
+  return state.buffer;
+}
+
+// Builds the launches of one plan.
+class Binder {
+ public:
+  Binder(const Plan& plan, std::span<const Value> leaves) : plan_(plan), leaves_(leaves) {
+    keep_ = std::make_shared<std::vector<std::shared_ptr<Storage>>>();
+    for (const TensorSpec& spec : plan.outputs) outputs_.push_back(make_buffer(spec));
+    for (const TensorSpec& spec : plan.crossings) crossings_.push_back(make_buffer(spec));
+  }
+
+  Launch bind(const PlanProgram& program) {
+    Launch launch;
+    launch.program = program.program;
+    Device device = program.program->device;
+    char* arena = program.arena_bytes == 0 ? nullptr : static_cast<char*>(queue_of(device).arena(program.arena_bytes));
+    launch.addresses.reserve(program.locations.size());
+    for (const Location& location : program.locations)
+      launch.addresses.push_back(address(location, arena, device, launch));
+    launch.scalars.resize(program.scalar_bytes);
+    for (const ScalarSlot& slot : program.scalars)
+      write_scalar(*leaves_[slot.leaf].node, launch.scalars.data() + slot.offset);
+    launch.keep_alive = keep_;
+    return launch;
+  }
+
+  std::vector<Buffer>& outputs() { return outputs_; }
+
+ private:
+  Buffer make_buffer(const TensorSpec& spec) {
+    Buffer buffer{std::make_shared<Storage>(spec.device, std::max<size_t>(1, spec.bytes()))};
+    keep_->push_back(buffer.storage);
+    return buffer;
+  }
+
+  void* address(const Location& location, char* arena, Device device, Launch& launch) {
+    switch (location.source) {
+      case Source::arena: return arena + location.offset;
+      case Source::scalar: return nullptr;  // the queue fills it in
+      case Source::output: return outputs_[location.index].data();
+      case Source::crossing: return crossings_[location.index].data();
+      case Source::constant: return plan_.constants[location.index].data();
+      case Source::variable: {
+        Buffer& buffer = variable_buffer(*leaves_[location.index].node->variable);
+        keep_->push_back(buffer.storage);
+        return buffer.data();
+      }
+      case Source::feed: break;
+    }
+    const Value& value = leaves_[location.index];
+    const NodeOutput& output = value.node->outputs[value.index];
+    BONFIRE_CHECK(static_cast<bool>(output.buffer), "a value that a later step needs was not kept: {} of [{}]",
+                  to_string(output.spec), value.node->op == nullptr ? "leaf" : value.node->op->name);
+    if (output.ready && output.ready->device != device) launch.after.push_back(output.ready);
+    keep_->push_back(output.buffer.storage);
+    return output.buffer.data();
+  }
+
+  const Plan& plan_;
+  std::span<const Value> leaves_;
+  std::shared_ptr<std::vector<std::shared_ptr<Storage>>> keep_;
+  std::vector<Buffer> outputs_, crossings_;
+};
+
+}  // namespace
+
+LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> leaves,
+                    std::span<const Variable> assigned) {
+  look_at_finished(false);
+  Binder binder(*plan, leaves);
+  std::vector<std::shared_ptr<Completion>> completions;
+  for (const PlanProgram& program : plan->programs) {
+    Launch launch = binder.bind(program);
+    for (int earlier : program.after) launch.after.push_back(completions[earlier]);
+    completions.push_back(queue_of(program.program->device).launch(std::move(launch)));
+  }
+  LaunchResult result{std::move(binder.outputs()), nullptr};
+  if (completions.size() == 1) result.completion = completions[0];
+  if (completions.size() > 1) result.completion = std::make_shared<AllOf>(std::move(completions));
+  for (const Variable& variable : assigned) {
+    VariableState& state = variable.state();
+    state.ready = result.completion;
+    ++state.version;
+    state.leaf = nullptr;
+  }
+  if (result.completion) {
+    std::lock_guard lock(watch().mutex);
+    watch().launches.push_back({result.completion, {assigned.begin(), assigned.end()}});
+  }
+  return result;
+}
+
+void adopt_layouts(const Plan& plan, std::span<const Value> leaves) {
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    VariableState* state = leaves[i].node->variable.get();
+    if (leaves[i].node->leaf != LeafKind::variable || !plan.leaf_layout_used[i] || state->layout_fixed) continue;
+    state->layout_fixed = true;
+    if (state->layout == plan.leaf_layouts[i]) continue;
+    engine().synchronize();
+    Buffer& buffer = variable_buffer(*state);
+    DeviceMemory& memory = memory_of(state->spec.device);
+    std::vector<std::byte> before(state->spec.bytes()), after(state->spec.bytes());
+    memory.copy_to_host(before.data(), buffer.data(), before.size());
+    convert_layout(before.data(), state->layout, after.data(), plan.leaf_layouts[i], state->spec.shape,
+                   state->spec.dtype);
+    memory.copy_from_host(buffer.data(), after.data(), after.size());
+    state->layout = plan.leaf_layouts[i];
+  }
+}
+
+void synchronize_launches() {
+  try {
+    look_at_finished(true);
+  } catch (const std::exception&) {
+    // The failure stays with the variables it touched and with the values that were to come out.
+  }
+}
+
+}  // namespace bonfire::runtime

@@ -1,0 +1,137 @@
+#include "bonfire/runtime/layout.h"
+
+#include <algorithm>
+
+#include "bonfire/base/error.h"
+#include "bonfire/runtime/tuning.h"
+
+namespace bonfire::runtime {
+
+namespace {
+
+OutputSpecs infer_reorder(const InferContext& context) { return {context.input(0)}; }
+
+// Moves elements from one layout to another: attributes from_order, from_block, to_order, to_block.
+const Op& reorder_op = register_op({.name = "reorder", .infer = infer_reorder});
+
+class Chooser {
+ public:
+  Chooser(Graph& graph, std::span<const LeafLayout> leaves) : graph_(graph) {
+    for (const LeafLayout& leaf : leaves) {
+      choices_.leaf_layouts.push_back(leaf.layout);
+      choices_.leaf_layout_used.push_back(false);
+      fixed_.push_back(leaf.fixed);
+    }
+  }
+
+  Choices run() {
+    for (auto node = graph_.nodes().begin(); node != graph_.nodes().end(); ++node) {
+      if (node->is_input()) {
+        layouts_[{&*node, 0}] = is_variable(*node) ? choices_.leaf_layouts[node->leaf_position] : Layout{};
+      } else if (node->op->has(Trait::view)) {
+        choose_alias(*node);
+      } else {
+        choose(*node);
+      }
+    }
+    for (GraphValue& output : graph_.outputs) output = reordered(output, {}, nullptr);
+    for (GraphAssignment& assignment : graph_.assignments) settle_assignment(assignment);
+    return std::move(choices_);
+  }
+
+ private:
+  static bool is_variable(const GraphNode& node) { return node.leaf == LeafKind::variable; }
+  bool is_free(const GraphValue& value) const {
+    return is_variable(*value.node) && value.node->leaf_position >= 0 && !fixed_[value.node->leaf_position];
+  }
+
+  void fix(const GraphNode& variable, const Layout& layout) {
+    choices_.leaf_layouts[variable.leaf_position] = layout;
+    choices_.leaf_layout_used[variable.leaf_position] = true;
+    fixed_[variable.leaf_position] = true;
+    layouts_[{const_cast<GraphNode*>(&variable), 0}] = layout;
+  }
+
+  // Elements that a candidate would make us move, as a stand-in for time when nothing was measured.
+  int64_t reorder_cost(const GraphNode& node, const Candidate& candidate) const {
+    int64_t cost = 0;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const GraphValue& input = node.inputs[i];
+      if (!is_free(input) && !(layouts_.at(input) == candidate.input_layouts[i])) cost += input.spec().shape.count();
+    }
+    return cost;
+  }
+
+  void choose(GraphNode& node) {
+    std::vector<Layout> arriving;
+    for (const GraphValue& input : node.inputs) arriving.push_back(layouts_.at(input));
+    std::vector<Candidate> candidates = candidates_for({node, arriving});
+    std::vector<int64_t> costs;
+    for (const Candidate& candidate : candidates) costs.push_back(reorder_cost(node, candidate));
+    Candidate chosen = std::move(candidates[pick_candidate(node, candidates, costs)]);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (is_free(node.inputs[i])) fix(*node.inputs[i].node, chosen.input_layouts[i]);
+      if (is_variable(*node.inputs[i].node)) choices_.leaf_layout_used[node.inputs[i].node->leaf_position] = true;
+      node.inputs[i] = reordered(node.inputs[i], chosen.input_layouts[i], &node);
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) layouts_[{&node, static_cast<int>(i)}] = chosen.output_layouts[i];
+    choices_.of_node[&node] = {std::move(chosen), false};
+  }
+
+  void choose_alias(GraphNode& node) {
+    bool same_shape = node.inputs[0].spec().shape == node.outputs[0].shape;
+    if (is_free(node.inputs[0])) fix(*node.inputs[0].node, {});
+    if (!same_shape) node.inputs[0] = reordered(node.inputs[0], {}, &node);
+    layouts_[{&node, 0}] = layouts_.at(node.inputs[0]);
+    choices_.of_node[&node] = {{.name = "view"}, true};
+  }
+
+  GraphValue reordered(GraphValue value, const Layout& wanted, GraphNode* before) {
+    Layout have = layouts_.at(value);
+    if (have == wanted) return value;
+    for (const auto& [from, to, made] : made_)
+      if (from == value && to == wanted) return made;
+    // Right behind its producer, so that every later user finds it.
+    GraphNode* place = before;
+    Attributes attributes{
+        {"from_order", have.order}, {"from_block", have.block}, {"to_order", wanted.order}, {"to_block", wanted.block}};
+    GraphNode* node = graph_.add(reorder_op, {value}, std::move(attributes), place);
+    node->path = value.node->path;
+    std::vector<Candidate> candidates = candidates_for({*node, {&have, 1}});
+    layouts_[{node, 0}] = wanted;
+    choices_.of_node[node] = {std::move(candidates.front()), false};
+    made_.push_back({value, wanted, {node, 0}});
+    return {node, 0};
+  }
+
+  void settle_assignment(GraphAssignment& assignment) {
+    GraphNode& variable = *assignment.variable;
+    Layout have = layouts_.at(assignment.value);
+    if (!fixed_[variable.leaf_position] && have.block == 0) fix(variable, have);
+    choices_.leaf_layout_used[variable.leaf_position] = true;
+    assignment.value = reordered(assignment.value, choices_.leaf_layouts[variable.leaf_position], nullptr);
+  }
+
+  struct ValueHash {
+    size_t operator()(const GraphValue& value) const {
+      return std::hash<const void*>()(value.node) + static_cast<size_t>(value.index);
+    }
+  };
+  struct Made {
+    GraphValue from;
+    Layout to;
+    GraphValue made;
+  };
+
+  Graph& graph_;
+  Choices choices_;
+  std::vector<bool> fixed_;
+  std::unordered_map<GraphValue, Layout, ValueHash> layouts_;
+  std::vector<Made> made_;
+};
+
+}  // namespace
+
+Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves) { return Chooser(graph, leaves).run(); }
+
+}  // namespace bonfire::runtime

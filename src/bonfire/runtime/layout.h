@@ -1,0 +1,34 @@
+#pragma once
+// The planner's first two stages: which candidate computes each node, and how every value lies in memory. Nodes are
+// visited in order; each takes the candidate with the least cost, counting a reorder for every input that does not lie
+// as the candidate wants it. Variables whose layout is still free take the one that their first user wants.
+
+#include <unordered_map>
+#include <vector>
+
+#include "bonfire/graph/graph.h"
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::runtime {
+
+struct Choice {
+  Candidate candidate;
+  bool alias = false;  // a view: shares its input's memory, nothing runs
+};
+
+struct Choices {
+  std::unordered_map<const GraphNode*, Choice> of_node;
+  std::vector<Layout> leaf_layouts;
+  std::vector<bool> leaf_layout_used;
+};
+
+// What is known of each leaf of the trace before planning.
+struct LeafLayout {
+  Layout layout;
+  bool fixed = false;
+};
+
+// Inserts `reorder` nodes into the graph where needed.
+Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves);
+
+}  // namespace bonfire::runtime

@@ -1,0 +1,67 @@
+#pragma once
+// Plan: a graph made ready to run: kernels in order, and for every operand where its memory comes from.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bonfire/graph/graph.h"
+#include "bonfire/kernel/queue.h"
+
+namespace bonfire::runtime {
+
+enum class Source : uint8_t {
+  arena,     // a temporary: `offset` into the queue's arena
+  feed,      // the buffer of leaf `index`
+  variable,  // the memory of the variable of leaf `index`
+  scalar,    // `offset` into the block of host numbers
+  output,    // the buffer of output `index`, made for each launch
+  crossing,  // a value that another device reads: buffer `index`, made for each launch
+  constant   // constant `index` of the plan
+};
+
+struct Location {
+  Source source = Source::arena;
+  int index = 0;
+  size_t offset = 0;  // bytes
+
+  friend bool operator==(const Location&, const Location&) = default;
+};
+
+// A host number that a launch writes into the block.
+struct ScalarSlot {
+  int leaf = 0;
+  size_t offset = 0;
+};
+
+struct PlanProgram {
+  std::shared_ptr<Program> program;
+  std::vector<Location> locations;  // of each address of the program
+  std::vector<int> after;           // programs of other devices whose crossings it reads
+  std::vector<ScalarSlot> scalars;
+  size_t scalar_bytes = 0;
+  size_t arena_bytes = 0;
+};
+
+// What was chosen for a node, for `print_plan`.
+struct PlanNote {
+  std::string node, path, candidate;
+  std::vector<Layout> output_layouts;
+};
+
+struct Plan {
+  std::vector<PlanProgram> programs;
+  std::vector<Layout> leaf_layouts;    // of variables: how their memory must lie
+  std::vector<bool> leaf_layout_used;  // whether this plan cares
+  std::vector<TensorSpec> outputs;
+  std::vector<TensorSpec> crossings;
+  std::vector<Buffer> constants;
+  std::vector<PlanNote> notes;
+  std::unique_ptr<Graph> graph;  // after all passes
+  uint64_t last_used = 0;        // number of the launch
+};
+
+size_t peak_bytes(const Plan& plan, Device device);  // of temporaries
+std::string print_plan(const Plan& plan);
+
+}  // namespace bonfire::runtime

@@ -1,0 +1,168 @@
+#include "bonfire/runtime/plan_cache.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include "bonfire/base/error.h"
+#include "bonfire/runtime/planner.h"
+
+namespace bonfire::runtime {
+
+namespace {
+
+// What a plan was compiled for, line by line, kept to explain the next compilation.
+struct Description {
+  std::vector<std::string> inputs, nodes;
+  std::string outputs, options;
+};
+
+struct Entry {
+  std::shared_ptr<Plan> plan;
+  std::shared_ptr<Description> description;
+};
+
+struct Cache {
+  std::mutex mutex;
+  std::unordered_map<base::Hash128, std::vector<Entry>> plans;
+  CacheStatistics statistics;
+  uint64_t launches = 0;
+};
+
+Cache& cache() {
+  static Cache instance;
+  return instance;
+}
+
+base::Hash128 key_of(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
+  base::Hash128 key = trace.hash();
+  for (const Value& value : live) {
+    bool pending = trace.pending(value);
+    uint64_t position = pending ? value.node->position : const_cast<Trace&>(trace).leaf_position(value);
+    key.mix((static_cast<uint64_t>(!pending) << 62) | (position << 8) | value.index);
+  }
+  key.mix(live.size());
+  options.mix_into(key);
+  return key;
+}
+
+std::vector<LeafLayout> leaf_layouts(const Trace& trace) {
+  std::vector<LeafLayout> layouts;
+  for (const Value& leaf : trace.leaves()) {
+    const Node& node = *leaf.node;
+    if (node.leaf == LeafKind::variable) {
+      layouts.push_back({node.variable->layout, node.variable->layout_fixed});
+    } else {
+      layouts.push_back({{}, true});
+    }
+  }
+  return layouts;
+}
+
+// A plan serves if every variable lies as it expects, or is still free to.
+bool layouts_fit(const Plan& plan, const Trace& trace) {
+  for (size_t i = 0; i < trace.leaves().size(); ++i) {
+    const Node& node = *trace.leaves()[i].node;
+    if (node.leaf == LeafKind::variable && plan.leaf_layout_used[i] && node.variable->layout_fixed &&
+        !(node.variable->layout == plan.leaf_layouts[i]))
+      return false;
+  }
+  return true;
+}
+
+std::shared_ptr<Description> describe(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
+  auto description = std::make_shared<Description>();
+  for (const Value& leaf : trace.leaves()) description->inputs.push_back(to_string(leaf.spec()));
+  for (const NodePtr& node : trace.nodes()) {
+    std::string text =
+        "[" + node->op->name + "] " + to_string(node->attributes) + " -> " + to_string(node->outputs[0].spec);
+    if (node->path != nullptr) text += " in module " + *node->path;
+    description->nodes.push_back(std::move(text));
+  }
+  for (const Value& value : live)
+    description->outputs += (trace.pending(value) ? std::to_string(value.node->position) : "old variable") + " ";
+  base::Hash128 hash;
+  options.mix_into(hash);
+  description->options = std::to_string(hash.low);
+  return description;
+}
+
+// How many leading nodes two traces share: the earlier plan with the most is the one to compare with.
+size_t common_nodes(const Description& a, const Description& b) {
+  size_t same = 0;
+  while (same < a.nodes.size() && same < b.nodes.size() && a.nodes[same] == b.nodes[same]) ++same;
+  return same;
+}
+
+std::string explain(const Description& now, const Description* before) {
+  if (before == nullptr) return "it is the first plan of this process";
+  for (size_t i = 0; i < now.inputs.size() && i < before->inputs.size(); ++i)
+    if (now.inputs[i] != before->inputs[i])
+      return fmt::format("input {} was {} and is now {}", i, before->inputs[i], now.inputs[i]);
+  size_t same = common_nodes(now, *before);
+  if (same < now.nodes.size() && same < before->nodes.size())
+    return fmt::format("node {} was {} and is now {}", same, before->nodes[same], now.nodes[same]);
+  if (now.nodes.size() != before->nodes.size())
+    return fmt::format("the step has {} nodes, the nearest plan has {}{}", now.nodes.size(), before->nodes.size(),
+                       now.nodes.size() > same ? "; the first new one is " + now.nodes[same] : std::string());
+  if (now.options != before->options) return "the pass options are others";
+  if (now.outputs != before->outputs)
+    return fmt::format("other values are held by the caller: outputs of nodes {} instead of {}", now.outputs,
+                       before->outputs);
+  return "the same ops are wired another way, assign other variables, or find variables in another layout";
+}
+
+}  // namespace
+
+std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
+  base::Hash128 key = key_of(trace, live, options);
+  Cache& plans = cache();
+  {
+    std::lock_guard lock(plans.mutex);
+    ++plans.launches;
+    if (auto found = plans.plans.find(key); found != plans.plans.end()) {
+      for (Entry& entry : found->second) {
+        if (!layouts_fit(*entry.plan, trace)) continue;
+        ++plans.statistics.hits;
+        entry.plan->last_used = plans.launches;
+        return entry.plan;
+      }
+    }
+  }
+  auto description = describe(trace, live, options);
+  std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), leaf_layouts(trace), options);
+  std::lock_guard lock(plans.mutex);
+  const Description* nearest = nullptr;
+  for (const auto& [other, entries] : plans.plans)
+    for (const Entry& entry : entries)
+      if (nearest == nullptr || common_nodes(*description, *entry.description) > common_nodes(*description, *nearest))
+        nearest = entry.description.get();
+  ++plans.statistics.compiled;
+  plans.statistics.last_reason = explain(*description, nearest);
+  plan->last_used = plans.launches;
+  plans.plans[key].push_back({plan, std::move(description)});
+  return plan;
+}
+
+CacheStatistics cache_statistics() {
+  std::lock_guard lock(cache().mutex);
+  return cache().statistics;
+}
+
+void clear_plan_cache() {
+  std::lock_guard lock(cache().mutex);
+  cache().plans.clear();
+  cache().statistics = {};
+}
+
+size_t drop_unused_plans(uint64_t launches) {
+  Cache& plans = cache();
+  std::lock_guard lock(plans.mutex);
+  size_t dropped = 0;
+  for (auto& [key, entries] : plans.plans)
+    dropped +=
+        std::erase_if(entries, [&](const Entry& entry) { return entry.plan->last_used + launches < plans.launches; });
+  std::erase_if(plans.plans, [](const auto& item) { return item.second.empty(); });
+  return dropped;
+}
+
+}  // namespace bonfire::runtime

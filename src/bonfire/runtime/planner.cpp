@@ -1,0 +1,358 @@
+#include "bonfire/runtime/planner.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+#include "bonfire/base/error.h"
+#include "bonfire/runtime/memory.h"
+#include "bonfire/runtime/separate_outputs.h"
+
+namespace bonfire::runtime {
+
+namespace {
+
+struct ValueHash {
+  size_t operator()(const GraphValue& value) const {
+    return std::hash<const void*>()(value.node) + static_cast<size_t>(value.index);
+  }
+};
+
+// A piece of memory and everything that is known of it while planning. Views share their input's.
+struct Cell {
+  Device device;
+  size_t bytes = 0;
+  int first = -1, last = -1;  // positions of the step that writes it, and of the last that reads it
+  bool placed = false;        // location is final
+  Location location;
+  int arena_slot = -1;  // interval, when it is a temporary
+};
+
+class Planner {
+ public:
+  Planner(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves)
+      : graph_(*graph), plan_(std::make_unique<Plan>()) {
+    separate_outputs(graph_);
+    choices_ = choose_candidates(graph_, leaves);
+    plan_->graph = std::move(graph);
+  }
+
+  std::unique_ptr<Plan> run() {
+    order_nodes();
+    make_cells();
+    place_inputs();
+    defer_unsafe_assignments();
+    place_results();
+    place_temporaries();
+    build_programs();
+    plan_->leaf_layouts = choices_.leaf_layouts;
+    plan_->leaf_layout_used = choices_.leaf_layout_used;
+    return std::move(plan_);
+  }
+
+ private:
+  // --- order -------------------------------------------------------------------------------------------------------
+  // Programs alternate between devices only where values cross: a node's level counts the crossings before it, and all
+  // nodes of one device and level form one program.
+  void order_nodes() {
+    std::map<const GraphNode*, int> level;
+    std::map<std::pair<int, Device>, std::vector<GraphNode*>> groups;
+    for (GraphNode& node : graph_.nodes()) {
+      int own = 0;
+      for (const GraphValue& input : node.inputs) {
+        bool crosses = !input.node->is_input() && input.node->device() != node.device();
+        own = std::max(own, level[input.node] + (crosses ? 1 : 0));
+      }
+      level[&node] = own;
+      if (!node.is_input()) groups[{own, node.device()}].push_back(&node);
+    }
+    for (auto& [key, nodes] : groups) {
+      for (GraphNode* node : nodes) {
+        position_[node] = static_cast<int>(order_.size());
+        program_of_.push_back(static_cast<int>(program_devices_.size()));
+        order_.push_back(node);
+      }
+      program_devices_.push_back(key.second);
+    }
+  }
+
+  void append_last(GraphNode* node, Candidate candidate) {
+    int program = -1;
+    for (size_t i = 0; i < program_devices_.size(); ++i)
+      if (program_devices_[i] == node->device()) program = static_cast<int>(i);
+    BONFIRE_CHECK(program >= 0);
+    position_[node] = static_cast<int>(order_.size());
+    program_of_.push_back(program);
+    order_.push_back(node);
+    choices_.of_node[node] = {std::move(candidate), false};
+  }
+
+  // --- memory ------------------------------------------------------------------------------------------------------
+  int new_cell(const GraphValue& value, const Layout& layout) {
+    Cell cell;
+    cell.device = value.spec().device;
+    cell.bytes = std::max<size_t>(1, bytes_of(value.spec().shape, value.spec().dtype, layout));
+    cells_.push_back(cell);
+    return cell_of_[value] = static_cast<int>(cells_.size()) - 1;
+  }
+
+  void make_cells() {
+    for (GraphNode& node : graph_.nodes())
+      if (node.is_input()) new_cell({&node, 0}, {});
+    for (GraphNode* node : order_) make_cells_of(*node);
+  }
+
+  void make_cells_of(GraphNode& node) {
+    int now = position_.at(&node);
+    for (const GraphValue& input : node.inputs) {
+      Cell& cell = cells_[cell_of_.at(input)];
+      cell.last = std::max(cell.last, now);
+    }
+    const Choice& choice = choices_.of_node.at(&node);
+    if (choice.alias) {
+      cell_of_[{&node, 0}] = cell_of_.at(node.inputs[0]);
+      return;
+    }
+    for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
+      Cell& cell = cells_[new_cell({&node, i}, choice.candidate.output_layouts[i])];
+      cell.first = cell.last = now;
+    }
+  }
+
+  Cell& cell(const GraphValue& value) { return cells_[cell_of_.at(value)]; }
+
+  static void settle(Cell& cell, Location location) {
+    cell.location = location;
+    cell.placed = true;
+  }
+
+  void place_inputs() {
+    std::map<Device, size_t> scalar_bytes;
+    for (GraphNode& node : graph_.nodes()) {
+      if (!node.is_input()) continue;
+      Cell& here = cell({&node, 0});
+      switch (node.leaf) {
+        case LeafKind::variable: settle(here, {Source::variable, node.leaf_position, 0}); break;
+        case LeafKind::feed: settle(here, {Source::feed, node.leaf_position, 0}); break;
+        default: {
+          size_t& offset = scalar_bytes[node.device()];
+          settle(here, {Source::scalar, node.leaf_position, offset});
+          scalar_slots_[node.device()].push_back({node.leaf_position, offset});
+          offset += (here.bytes + 15) / 16 * 16;
+        }
+      }
+    }
+    scalar_bytes_ = scalar_bytes;
+  }
+
+  // Whether the producer of `value` may write straight over the variable: nobody reads the old version afterwards, and
+  // if the producer itself reads it, it must be able to work in place.
+  bool may_write_over(const GraphAssignment& assignment) {
+    const Cell& old = cell({assignment.variable, 0});
+    const Cell& fresh = cell(assignment.value);
+    if (old.last < fresh.first) return true;
+    if (old.last > fresh.first) return false;
+    return writes_in_place(*order_[fresh.first], cell_of_.at(assignment.value), cell_of_.at({assignment.variable, 0}));
+  }
+
+  bool writes_in_place(const GraphNode& node, int output_cell, int input_cell) {
+    const Candidate& candidate = choices_.of_node.at(&node).candidate;
+    int read = 0, allowed = 0;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (cell_of_.at(node.inputs[i]) != input_cell) continue;
+      ++read;
+      for (const auto& [output, input] : candidate.in_place)
+        if (input == static_cast<int>(i) && cell_of_.at({const_cast<GraphNode*>(&node), output}) == output_cell)
+          ++allowed;
+    }
+    return read == 1 && allowed == 1;
+  }
+
+  // The others are computed into a temporary, and copied over the variable when everything else is done.
+  void defer_unsafe_assignments() {
+    std::vector<size_t> unsafe;
+    for (size_t i = 0; i < graph_.assignments.size(); ++i)
+      if (!may_write_over(graph_.assignments[i])) unsafe.push_back(i);
+    for (size_t i : unsafe) {
+      GraphAssignment& assignment = graph_.assignments[i];
+      const Layout& layout = choices_.leaf_layouts[assignment.variable->leaf_position];
+      GraphNode* copy = graph_.add(copy_op(), {assignment.value});
+      copy->path = assignment.variable->path;
+      std::vector<Layout> arriving{layout};
+      append_last(copy, std::move(candidates_for({*copy, arriving}).front()));
+      make_cells_of(*copy);
+      assignment.value = {copy, 0};
+    }
+  }
+
+  void place_results() {
+    for (const GraphAssignment& assignment : graph_.assignments)
+      settle(cell(assignment.value), {Source::variable, assignment.variable->leaf_position, 0});
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      plan_->outputs.push_back(graph_.outputs[i].spec());
+      settle(cell(graph_.outputs[i]), {Source::output, static_cast<int>(i), 0});
+    }
+    for (GraphNode* node : order_) {
+      for (const GraphValue& input : node->inputs) {
+        Cell& source = cell(input);
+        if (source.placed || source.device == node->device()) continue;
+        settle(source, {Source::crossing, static_cast<int>(plan_->crossings.size()), 0});
+        plan_->crossings.push_back({{static_cast<int64_t>(source.bytes)}, DType::u8, source.device});
+      }
+    }
+  }
+
+  void place_temporaries() {
+    std::map<Device, std::vector<Interval>> intervals;
+    for (GraphNode* node : order_) {
+      const Choice& choice = choices_.of_node.at(node);
+      if (choice.alias) continue;
+      int now = position_.at(node);
+      std::vector<Interval>& own = intervals[node->device()];
+      for (int i = 0; i < static_cast<int>(node->outputs.size()); ++i) {
+        Cell& output = cell({node, i});
+        if (output.placed) continue;
+        if (int slot = reusable_slot(*node, i, now); slot >= 0) {
+          output.arena_slot = slot;
+          own[slot].last = std::max(own[slot].last, output.last);
+        } else {
+          output.arena_slot = static_cast<int>(own.size());
+          own.push_back({output.first, output.last, output.bytes});
+        }
+      }
+      if (choice.candidate.workspace_bytes > 0) {
+        workspace_slot_[node] = static_cast<int>(own.size());
+        own.push_back({now, now, choice.candidate.workspace_bytes});
+      }
+    }
+    for (auto& [device, list] : intervals) {
+      Placement placement = place(list);
+      arena_bytes_[device] = placement.total;
+      slot_offsets_[device] = std::move(placement.offsets);
+    }
+  }
+
+  // The interval of an input that dies here and that output `index` may be written over, or -1.
+  int reusable_slot(const GraphNode& node, int index, int now) {
+    int output_cell = cell_of_.at({const_cast<GraphNode*>(&node), index});
+    for (const auto& [output, input] : choices_.of_node.at(&node).candidate.in_place) {
+      if (output != index) continue;
+      int input_cell = cell_of_.at(node.inputs[input]);
+      const Cell& dying = cells_[input_cell];
+      bool dies = dying.arena_slot >= 0 && dying.last == now && dying.device == node.device();
+      if (dies && dying.bytes == cells_[output_cell].bytes && writes_in_place(node, output_cell, input_cell) &&
+          taken_over_.insert(input_cell).second)
+        return dying.arena_slot;
+    }
+    return -1;
+  }
+
+  Location location_of(const Cell& cell) {
+    if (cell.placed) return cell.location;
+    return {Source::arena, 0, slot_offsets_.at(cell.device).at(static_cast<size_t>(cell.arena_slot))};
+  }
+
+  // --- programs ----------------------------------------------------------------------------------------------------
+  void build_programs() {
+    for (Device device : program_devices_) {
+      PlanProgram program;
+      program.program = std::make_shared<Program>();
+      program.program->device = device;
+      program.scalars = scalar_slots_[device];
+      program.scalar_bytes = scalar_bytes_[device];
+      program.arena_bytes = arena_bytes_[device];
+      plan_->programs.push_back(std::move(program));
+    }
+    std::map<int, int> written_by;  // cell → program
+    for (size_t i = 0; i < order_.size(); ++i) {
+      GraphNode& node = *order_[i];
+      PlanProgram& program = plan_->programs[program_of_[i]];
+      for (const GraphValue& input : node.inputs)
+        if (auto writer = written_by.find(cell_of_.at(input));
+            writer != written_by.end() && writer->second != program_of_[i])
+          note_dependency(program, writer->second);
+      for (int output = 0; output < static_cast<int>(node.outputs.size()); ++output)
+        written_by[cell_of_.at({&node, output})] = program_of_[i];
+      add_step(program, node);
+    }
+  }
+
+  void note_dependency(PlanProgram& program, int earlier) {
+    bool same_queue = plan_->programs[earlier].program->device == program.program->device;
+    bool known = std::find(program.after.begin(), program.after.end(), earlier) != program.after.end();
+    if (!same_queue && !known) program.after.push_back(earlier);
+  }
+
+  int address(PlanProgram& program, const Location& location, size_t bytes) {
+    for (size_t i = 0; i < program.locations.size(); ++i)
+      if (program.locations[i] == location && program.program->addresses[i].bytes == bytes) return static_cast<int>(i);
+    Address address{AddressKind::fixed, bytes, 0};
+    if (location.source == Source::feed) address.kind = AddressKind::feed;
+    if (location.source == Source::output || location.source == Source::crossing) address.kind = AddressKind::output;
+    if (location.source == Source::scalar) address = {AddressKind::scalars, bytes, location.offset};
+    program.locations.push_back(location);
+    program.program->addresses.push_back(address);
+    return static_cast<int>(program.locations.size()) - 1;
+  }
+
+  void add_step(PlanProgram& program, GraphNode& node) {
+    Choice& choice = choices_.of_node.at(&node);
+    plan_->notes.push_back(
+        {std::string(node.name()), node.path, choice.candidate.name, choice.candidate.output_layouts});
+    if (choice.alias) return;
+    ProgramStep step;
+    step.kernel = choice.candidate.build();
+    step.label = "[" + std::string(node.name()) + "]" + (node.path.empty() ? "" : " in module " + node.path);
+    for (const GraphValue& input : node.inputs) {
+      Cell& read = cell(input);
+      Location location = location_of(read);
+      // What another device wrote is only read here, from a place of its own on each launch.
+      if (location.source == Source::crossing && read.device != node.device()) {
+        step.inputs.push_back(crossing_address(program, location, read.bytes));
+      } else {
+        step.inputs.push_back(address(program, location, read.bytes));
+      }
+    }
+    for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
+      Cell& written = cell({&node, i});
+      step.outputs.push_back(address(program, location_of(written), written.bytes));
+    }
+    if (auto slot = workspace_slot_.find(&node); slot != workspace_slot_.end()) {
+      Location location{Source::arena, 0, slot_offsets_.at(node.device()).at(static_cast<size_t>(slot->second))};
+      step.workspace = address(program, location, choice.candidate.workspace_bytes);
+    }
+    program.program->steps.push_back(std::move(step));
+  }
+
+  int crossing_address(PlanProgram& program, const Location& location, size_t bytes) {
+    int index = address(program, location, bytes);
+    program.program->addresses[static_cast<size_t>(index)].kind = AddressKind::feed;
+    return index;
+  }
+
+  Graph& graph_;
+  std::unique_ptr<Plan> plan_;
+  Choices choices_;
+  std::vector<GraphNode*> order_;
+  std::unordered_map<const GraphNode*, int> position_;
+  std::vector<int> program_of_;  // of each node in order_
+  std::vector<Device> program_devices_;
+  std::vector<Cell> cells_;
+  std::unordered_map<GraphValue, int, ValueHash> cell_of_;
+  std::map<Device, std::vector<ScalarSlot>> scalar_slots_;
+  std::map<Device, size_t> scalar_bytes_;
+  std::unordered_map<const GraphNode*, int> workspace_slot_;
+  std::unordered_set<int> taken_over_;
+  std::map<Device, std::vector<size_t>> slot_offsets_;
+  std::map<Device, size_t> arena_bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves,
+                                const passes::Options& options) {
+  passes::run_pipeline(*graph, options);
+  return Planner(std::move(graph), leaves).run();
+}
+
+}  // namespace bonfire::runtime

@@ -1,0 +1,17 @@
+#pragma once
+// Planner: from a graph to a plan. Stages: passes → outputs made separate values → candidates and layouts → order and
+// programs → memory.
+
+#include <memory>
+#include <span>
+
+#include "bonfire/passes/pass.h"
+#include "bonfire/runtime/layout.h"
+#include "bonfire/runtime/plan.h"
+
+namespace bonfire::runtime {
+
+std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves,
+                                const passes::Options& options);
+
+}  // namespace bonfire::runtime
