@@ -1,5 +1,6 @@
 // Ops that only move bytes: copy, reorder between layouts, crossing from another device.
 
+#include <algorithm>
 #include <cstring>
 
 #include "bonfire/base/error.h"
@@ -25,7 +26,7 @@ std::vector<Candidate> copy_candidates(const KernelRequest& request) {
 // Elements move row by row of the target; a row is read with one stride.
 template <class T>
 void move_rows(const Run& run, const Shape& extents, const Shape& from, int64_t rows) {
-  int last = extents.rank() - 1;
+  int last = std::max(extents.rank(), 1) - 1;
   int64_t row = extents[last], stride = from[last];
   run.threads->parallel_for(rows, kGrain / (row * static_cast<int64_t>(sizeof(T))) + 1,
                             [&](int64_t begin, int64_t end) {
