@@ -44,7 +44,10 @@ std::vector<Value> live_values(const Trace& trace) {
 // A replaced version of a variable that someone still holds becomes a plain tensor with the copy as its memory.
 void give_buffer(const Value& value, Buffer buffer, const std::shared_ptr<Completion>& ready) {
   Node& node = *value.node;
-  if (node.leaf == LeafKind::variable) node.leaf = LeafKind::feed;
+  if (node.leaf == LeafKind::variable) {
+    node.leaf = LeafKind::feed;
+    node.committed = true;
+  }
   node.outputs[value.index].buffer = std::move(buffer);
   node.outputs[value.index].ready = ready;
 }
