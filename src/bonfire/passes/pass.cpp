@@ -2,7 +2,15 @@
 
 #include <cstdlib>
 
+#include "bonfire/passes/amp.h"
+#include "bonfire/passes/common_subexpressions.h"
 #include "bonfire/passes/dead_code.h"
+#include "bonfire/passes/fold_constants.h"
+#include "bonfire/passes/fuse_add_act.h"
+#include "bonfire/passes/fuse_bias_act.h"
+#include "bonfire/passes/fuse_bn_act.h"
+#include "bonfire/passes/fuse_elementwise.h"
+#include "bonfire/passes/rebuild_cheap_values.h"
 
 namespace bonfire::passes {
 
@@ -15,6 +23,18 @@ void Options::mix_into(base::Hash128& hash) const {
 std::span<const std::unique_ptr<Pass>> pipeline() {
   static const std::vector<std::unique_ptr<Pass>> passes = [] {
     std::vector<std::unique_ptr<Pass>> list;
+    list.push_back(dead_code());
+    list.push_back(fold_constants());
+    list.push_back(common_subexpressions());
+    list.push_back(amp());
+    list.push_back(common_subexpressions());
+    list.push_back(dead_code());
+    list.push_back(fuse_bias_act());
+    list.push_back(fuse_bn_act());
+    list.push_back(dead_code());
+    list.push_back(fuse_add_act());
+    list.push_back(fuse_elementwise());
+    list.push_back(rebuild_cheap_values());
     list.push_back(dead_code());
     return list;
   }();

@@ -1,0 +1,32 @@
+#pragma once
+// Which elementwise functions fused kernels can end in.
+
+#include "bonfire/graph/graph.h"
+#include "bonfire/ops/elementwise_functions.h"
+
+namespace bonfire::passes {
+
+inline bool is_activation(const GraphNode& node) {
+  if (node.is_input() || node.op->elementwise_function < 0 || node.inputs.size() != 1) return false;
+  switch (static_cast<ElementwiseFunction>(node.op->elementwise_function)) {
+    case ElementwiseFunction::relu:
+    case ElementwiseFunction::gelu:
+    case ElementwiseFunction::gelu_tanh:
+    case ElementwiseFunction::tanh:
+    case ElementwiseFunction::sigmoid:
+    case ElementwiseFunction::silu: return true;
+    default: return false;
+  }
+}
+
+inline bool is_addition(const GraphNode& node) {
+  return !node.is_input() && node.op->elementwise_function == static_cast<int>(ElementwiseFunction::add);
+}
+
+// The only node that uses the value, when there is exactly one.
+inline GraphNode* only_user(const Uses& uses, GraphValue value) {
+  const std::vector<GraphNode*>& users = uses.nodes(value);
+  return users.empty() || !uses.only_user(value, users[0]) ? nullptr : users[0];
+}
+
+}  // namespace bonfire::passes

@@ -1,0 +1,15 @@
+#pragma once
+// Merging one elementwise node into another: what fuse_add_act and fuse_elementwise share.
+
+#include "bonfire/graph/graph.h"
+
+namespace bonfire::passes {
+
+// Whether `producer`, all of whose uses are in `consumer`, can run inside it: both elementwise over the same shape, in
+// the same compute type, with nothing between them that only a store does (rounding to an integer).
+bool can_merge(const GraphNode& producer, const GraphNode& consumer, const Uses& uses);
+
+// Replaces both by one fused_elementwise node in consumer's place and returns it. The old nodes are erased.
+GraphNode* merge(Graph& graph, GraphNode* producer, GraphNode* consumer);
+
+}  // namespace bonfire::passes

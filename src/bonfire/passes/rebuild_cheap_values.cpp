@@ -1,0 +1,100 @@
+#include "bonfire/passes/rebuild_cheap_values.h"
+
+#include <algorithm>
+
+namespace bonfire::passes {
+
+namespace {
+
+constexpr size_t kSmallest = 1 << 16;  // bytes: smaller values are not worth a kernel
+constexpr int kFar = 6;                // nodes between two uses that make the second one late
+
+class Rebuild {
+ public:
+  explicit Rebuild(Graph& graph) : graph_(graph) { number(); }
+
+  void run() {
+    std::vector<GraphNode*> cheap;
+    for (GraphNode& node : graph_.nodes())
+      if (!node.is_input() && node.op->has(Trait::cheap) && !node.op->has(Trait::random)) cheap.push_back(&node);
+    for (GraphNode* node : cheap) consider(*node);
+  }
+
+ private:
+  void number() {
+    uses_ = Uses(graph_);
+    position_.clear();
+    int next = 0;
+    for (const GraphNode& node : graph_.nodes()) position_[&node] = next++;
+  }
+
+  int last_use(const GraphValue& value, const GraphNode& except) const {
+    if (uses_.graph_uses(value) > 0) return static_cast<int>(position_.size());
+    int last = -1;
+    for (const GraphNode* user : uses_.nodes(value))
+      if (user != &except) last = std::max(last, position_.at(user));
+    return last;
+  }
+
+  // Everything that the node reads is there at `place` anyway, and only one of its inputs is as large as its result
+  // (two would chain: rebuilding one block's output from the previous one's, and so on to the first).
+  bool inputs_are_kept(const GraphNode& node, int place) const {
+    int large = 0;
+    for (const GraphValue& input : node.inputs) {
+      bool is_large = input.spec().bytes() >= kSmallest;
+      large += is_large ? 1 : 0;
+      if (input.node->leaf == LeafKind::variable) return false;  // may be updated before
+      if (is_large && !input.node->is_input() && last_use(input, node) < place) return false;
+    }
+    return large <= 1;
+  }
+
+  void consider(GraphNode& node) {
+    GraphValue value{&node, 0};
+    if (node.outputs.size() != 1 || node.outputs[0].bytes() < kSmallest || uses_.graph_uses(value) > 0) return;
+    std::vector<int> places{position_.at(&node)};
+    for (const GraphNode* user : uses_.nodes(value)) places.push_back(position_.at(user));
+    std::sort(places.begin(), places.end());
+    size_t late = 0;  // the first use behind the widest gap
+    int widest = kFar;
+    for (size_t i = 1; i < places.size(); ++i) {
+      if (places[i] - places[i - 1] <= widest) continue;
+      widest = places[i] - places[i - 1];
+      late = i;
+    }
+    if (late < 2 || !inputs_are_kept(node, places[late])) return;  // used early as well: else it is only computed late
+    rebuild(node, places[late]);
+  }
+
+  void rebuild(GraphNode& node, int place) {
+    GraphNode* first = nullptr;
+    for (GraphNode* user : uses_.nodes({&node, 0}))
+      if (position_.at(user) == place) first = user;
+    GraphNode* copy = graph_.add(*node.op, node.inputs, node.attributes, first);
+    copy->path = node.path;
+    copy->recomputed = true;
+    for (GraphNode* user : uses_.nodes({&node, 0}))
+      if (position_.at(user) >= place)
+        for (GraphValue& input : user->inputs)
+          if (input == GraphValue{&node, 0}) input = {copy, 0};
+    number();
+  }
+
+  Graph& graph_;
+  Uses uses_{graph_};
+  std::unordered_map<const GraphNode*, int> position_;
+};
+
+class RebuildCheapValues final : public Pass {
+ public:
+  std::string_view name() const override { return "rebuild_cheap_values"; }
+  void run(Graph& graph, const Options& options) const override {
+    if (options.rebuild_cheap_values) Rebuild(graph).run();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> rebuild_cheap_values() { return std::make_unique<RebuildCheapValues>(); }
+
+}  // namespace bonfire::passes
