@@ -1,0 +1,73 @@
+#include "bonfire/passes/amp.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/hand_made.h"
+
+namespace bonfire::passes {
+namespace {
+
+const Options kAmp{.use_amp = true};
+
+GraphValue product(Graph& graph, GraphValue a, GraphValue b) {
+  return apply(graph, "matmul", {a, b}, {{"transpose_a", 0}, {"transpose_b", 0}});
+}
+
+TEST(Amp, DoesNothingUnlessAsked) {
+  Graph graph;
+  graph.outputs = {product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}))};
+  amp()->run(graph, {});
+  EXPECT_EQ(count(graph, "cast"), 0);
+}
+
+TEST(Amp, ComputesProductsInBf16AndKeepsOutputsInF32) {
+  Graph graph;
+  GraphValue y = product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}));
+  graph.outputs = {y};
+  amp()->run(graph, kAmp);
+  verify(graph, "amp");
+  EXPECT_EQ(y.node->outputs[0].dtype, DType::bf16);
+  EXPECT_EQ(graph.outputs[0].spec().dtype, DType::f32);
+  EXPECT_EQ(count(graph, "cast"), 3);
+}
+
+TEST(Amp, CastsAWeightOnceForAllItsUsers) {
+  Graph graph;
+  GraphValue w = variable(graph, {3, 3});
+  graph.outputs = {product(graph, product(graph, feed(graph, {2, 3}), w), w)};
+  amp()->run(graph, kAmp);
+  verify(graph, "amp");
+  EXPECT_EQ(count(graph, "cast"), 3);  // x, w, and the output back
+}
+
+TEST(Amp, ABroadcastF32OperandDoesNotWidenABf16Result) {
+  Graph graph;
+  GraphValue sum =
+      apply(graph, "add", {product(graph, feed(graph, {2, 3}), variable(graph, {3, 4})), variable(graph, {4})});
+  graph.outputs = {sum};
+  amp()->run(graph, kAmp);
+  verify(graph, "amp");
+  EXPECT_EQ(sum.node->outputs[0].dtype, DType::bf16);
+}
+
+TEST(Amp, OpsThatNeedPrecisionGetF32) {
+  Graph graph;
+  GraphValue probabilities =
+      apply(graph, "softmax", {product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}))}, {{"axis", 1}});
+  graph.outputs = {probabilities};
+  amp()->run(graph, kAmp);
+  verify(graph, "amp");
+  EXPECT_EQ(probabilities.node->inputs[0].spec().dtype, DType::f32);
+}
+
+TEST(Amp, AssignmentsKeepTheVariablesType) {
+  Graph graph;
+  GraphValue w = variable(graph, {3, 3});
+  graph.assignments = {{w.node, product(graph, w, w)}};
+  amp()->run(graph, kAmp);
+  verify(graph, "amp");
+  EXPECT_EQ(graph.assignments[0].value.spec().dtype, DType::f32);
+}
+
+}  // namespace
+}  // namespace bonfire::passes

@@ -1,0 +1,56 @@
+#include "bonfire/passes/fuse_bias_act.h"
+
+#include <gtest/gtest.h>
+
+#include "bonfire/passes/dead_code.h"
+#include "tests/passes/hand_made.h"
+
+namespace bonfire::passes {
+namespace {
+
+void fuse(Graph& graph) {
+  fuse_bias_act()->run(graph, {});
+  dead_code()->run(graph, {});
+  verify(graph, "fuse_bias_act");
+}
+
+TEST(FuseBiasAct, GivesAConvolutionItsBiasAndActivation) {
+  Graph graph;
+  GraphValue y = apply(graph, "conv2d", {feed(graph, {2, 3, 8, 8}), variable(graph, {4, 3, 3, 3})}, convolution());
+  graph.outputs = {apply(graph, "relu", {apply(graph, "add", {y, variable(graph, {4, 1, 1})})})};
+  fuse(graph);
+  EXPECT_EQ(count(graph, "conv2d_bias_act"), 1);
+  EXPECT_EQ(count(graph, "conv2d") + count(graph, "add") + count(graph, "relu"), 0);
+}
+
+TEST(FuseBiasAct, GivesAProductItsBias) {
+  Graph graph;
+  GraphValue y =
+      apply(graph, "matmul", {feed(graph, {2, 3}), variable(graph, {4, 3})}, {{"transpose_a", 0}, {"transpose_b", 1}});
+  graph.outputs = {apply(graph, "add", {y, variable(graph, {4})})};
+  fuse(graph);
+  ASSERT_EQ(count(graph, "matmul_bias_act"), 1);
+  EXPECT_EQ(graph.outputs[0].node->attributes.integer("activation"), -1);
+}
+
+TEST(FuseBiasAct, LeavesAnActivationWhoseInputIsNeededElsewhere) {
+  Graph graph;
+  GraphValue y =
+      apply(graph, "matmul", {feed(graph, {2, 3}), variable(graph, {4, 3})}, {{"transpose_a", 0}, {"transpose_b", 1}});
+  graph.outputs = {apply(graph, "gelu", {y}), y};
+  fuse(graph);
+  EXPECT_EQ(count(graph, "gelu"), 1);
+  EXPECT_EQ(count(graph, "matmul"), 1);
+}
+
+TEST(FuseBiasAct, AnAdditionOfAFullTensorIsNoBias) {
+  Graph graph;
+  GraphValue y =
+      apply(graph, "matmul", {feed(graph, {2, 3}), variable(graph, {4, 3})}, {{"transpose_a", 0}, {"transpose_b", 1}});
+  graph.outputs = {apply(graph, "add", {y, feed(graph, {2, 4})})};
+  fuse(graph);
+  EXPECT_EQ(count(graph, "add"), 1);
+}
+
+}  // namespace
+}  // namespace bonfire::passes

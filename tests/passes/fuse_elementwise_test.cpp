@@ -1,0 +1,72 @@
+#include "bonfire/passes/fuse_elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include "bonfire/ops/elementwise_program.h"
+#include "bonfire/passes/fuse_add_act.h"
+#include "tests/passes/hand_made.h"
+
+namespace bonfire::passes {
+namespace {
+
+TEST(FuseElementwise, MakesOneKernelOfAChain) {
+  Graph graph;
+  GraphValue x = feed(graph, {4, 8}), bias = feed(graph, {8});
+  graph.outputs = {apply(graph, "tanh", {apply(graph, "mul", {apply(graph, "add", {x, bias}), x})})};
+  fuse_elementwise()->run(graph, {});
+  verify(graph, "fuse_elementwise");
+  ASSERT_EQ(count(graph, "fused_elementwise"), 1);
+  const GraphNode& node = *graph.outputs[0].node;
+  EXPECT_EQ(node.inputs.size(), 2U);
+  EXPECT_EQ(program_of(node).instructions.size(), 3U);
+}
+
+TEST(FuseElementwise, KeepsAValueThatOthersUse) {
+  Graph graph;
+  GraphValue x = feed(graph, {4});
+  GraphValue shared = apply(graph, "exp", {x});
+  graph.outputs = {apply(graph, "relu", {shared}), shared};
+  fuse_elementwise()->run(graph, {});
+  EXPECT_EQ(count(graph, "fused_elementwise"), 0);
+}
+
+TEST(FuseElementwise, DoesNotMixComputeTypes) {
+  Graph graph;
+  GraphValue i = feed(graph, {4}, DType::i64), x = feed(graph, {4});
+  graph.outputs = {apply(graph, "add", {apply(graph, "add", {i, i}), x})};
+  fuse_elementwise()->run(graph, {});
+  EXPECT_EQ(count(graph, "add"), 2);
+}
+
+TEST(FuseElementwise, StopsWhereShapesChange) {
+  Graph graph;
+  GraphValue x = feed(graph, {4, 8}), row = feed(graph, {8});
+  graph.outputs = {apply(graph, "add", {x, apply(graph, "exp", {row})})};
+  fuse_elementwise()->run(graph, {});
+  EXPECT_EQ(count(graph, "exp"), 1);
+}
+
+TEST(FuseElementwise, IsOffWhenTheOptionIs) {
+  Graph graph;
+  graph.outputs = {apply(graph, "relu", {apply(graph, "exp", {feed(graph, {4})})})};
+  fuse_elementwise()->run(graph, {.fuse_elementwise = false});
+  EXPECT_EQ(count(graph, "exp"), 1);
+}
+
+TEST(FuseAddAct, TakesAnAdditionAndTheActivationBehindIt) {
+  Graph graph;
+  GraphValue x = feed(graph, {4});
+  graph.outputs = {apply(graph, "exp", {apply(graph, "relu", {apply(graph, "add", {x, x})})})};
+  fuse_add_act()->run(graph, {});
+  verify(graph, "fuse_add_act");
+  EXPECT_EQ(count(graph, "fused_elementwise"), 1);
+  EXPECT_EQ(count(graph, "exp"), 1);
+  Graph off;
+  GraphValue y = feed(off, {4});
+  off.outputs = {apply(off, "relu", {apply(off, "add", {y, y})})};
+  fuse_add_act()->run(off, {.fuse_elewise_add_act_ops = false});
+  EXPECT_EQ(count(off, "add"), 1);
+}
+
+}  // namespace
+}  // namespace bonfire::passes
