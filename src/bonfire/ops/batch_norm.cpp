@@ -198,7 +198,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   if (!options.training) {
     if (!running_mean.defined() || !running_variance.defined())
       throw_error<GraphError>("[batch_norm] there are no running statistics to use outside of training");
-    return trace_op(normalize_op, {x, running_mean, running_variance, scale, shift}, attributes);
+    return trace_op(normalize_op, {x, cast(running_mean, dtype), cast(running_variance, dtype), scale, shift},
+                    attributes);
   }
   int64_t count = x.size(1) == 0 ? 0 : x.shape().count() / x.size(1);
   if (count == 1)

@@ -36,6 +36,11 @@ void require_dtype(const InferContext& context, size_t input, const char* role, 
                             role, name_of(context.input(input).dtype), name_of(dtype), describe_inputs(context));
 }
 
+void require_bias_type(const InferContext& context, size_t input, DType result) {
+  bool wider = context.input(input).dtype == DType::f32 && result != DType::f64;
+  if (!wider) require_dtype(context, input, "bias", result);
+}
+
 void require_activation(const InferContext& context) {
   using F = ElementwiseFunction;
   int64_t activation = context.attributes.integer("activation");

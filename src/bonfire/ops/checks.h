@@ -10,6 +10,8 @@ void require_floating(const InferContext& context, size_t input, const char* rol
 void require_rank(const InferContext& context, size_t input, const char* role, int rank);
 void require_shape(const InferContext& context, size_t input, const char* role, const Shape& shape);
 void require_dtype(const InferContext& context, size_t input, const char* role, DType dtype);
+// The bias of a fused op: of the result's type, or f32 beside a narrower one.
+void require_bias_type(const InferContext& context, size_t input, DType result);
 // The attribute `activation` is -1 (none) or an ElementwiseFunction that fused kernels can apply to their result:
 // relu, gelu, gelu_tanh, tanh, sigmoid, silu.
 void require_activation(const InferContext& context);

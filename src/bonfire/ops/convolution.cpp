@@ -93,8 +93,7 @@ OutputSpecs infer_conv2d_bias_act(const InferContext& context) {
     int64_t outputs = result.shape[1];
     if (!(bias.shape == Shape{outputs, 1, 1}) && !(bias.shape == Shape{1, outputs, 1, 1}))
       require_shape(context, next, "bias", {outputs});
-    if (bias.dtype != DType::f32) require_dtype(context, next, "bias", result.dtype);
-    ++next;
+    require_bias_type(context, next++, result.dtype);
   }
   if (context.attributes.flag("has_residual")) {
     require_shape(context, next, "residual", result.shape);

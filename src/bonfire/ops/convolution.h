@@ -10,8 +10,8 @@
 //     These three are each other's gradients, so convolution is differentiable any number of times.
 //   conv2d_bias_act(x, weight[, bias][, residual]) → activation(conv2d(x, weight) + bias + residual)
 //     further attributes: has_bias, has_residual (0 or 1), activation (-1, or the ElementwiseFunction relu, gelu,
-//     gelu_tanh, tanh, sigmoid or silu). bias has O elements, as [O], [O, 1, 1] or [1, O, 1, 1], and is f32 or of x's
-//     type; residual has y's shape and type. Made by fusion only: it has no gradient.
+//     gelu_tanh, tanh, sigmoid or silu). bias has O elements, as [O], [O, 1, 1] or [1, O, 1, 1], and x's type, or
+//     f32 beside bf16 and f16; residual has y's shape and type. Made by fusion only: it has no gradient.
 
 #include "bonfire/graph/tensor.h"
 

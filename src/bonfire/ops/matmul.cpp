@@ -42,7 +42,7 @@ OutputSpecs infer_matmul_bias_act(const InferContext& context) {
   require_activation(context);
   if (context.attributes.flag("has_bias")) {
     require_shape(context, 2, "bias", {result.shape[-1]});
-    if (context.input(2).dtype != DType::f32) require_dtype(context, 2, "bias", result.dtype);
+    require_bias_type(context, 2, result.dtype);
   }
   return {result};
 }

@@ -7,7 +7,8 @@
 //     broadcast. Both operands have rank ≥ 2 and the same floating type. Differentiable any number of times.
 //   matmul_bias_act(a, b[, bias [N]]) → activation(matmul(a, b) + bias)
 //     attributes: transpose_a, transpose_b, has_bias (0 or 1), activation (-1, or the ElementwiseFunction relu, gelu,
-//     gelu_tanh, tanh, sigmoid or silu). bias is f32 or of a's type. Made by fusion only: it has no gradient.
+//     gelu_tanh, tanh, sigmoid or silu). bias has a's type, or f32 beside bf16 and f16. Made by fusion only: it has no
+//     gradient.
 
 #include "bonfire/graph/tensor.h"
 

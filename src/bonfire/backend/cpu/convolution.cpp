@@ -1,0 +1,177 @@
+// conv2d, its gradients and conv2d_bias_act over the implicit products of convolution_core.h, for row-major and for
+// channels-last images.
+
+#include <algorithm>
+
+#include "bonfire/backend/cpu/convolution_core.h"
+#include "bonfire/backend/cpu/floating.h"
+#include "bonfire/backend/cpu/fused_activation.h"
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+// Shapes and attributes of the convolution behind a node: x [N, C, H, W], weight [O, C / groups, KH, KW].
+Convolution describe(const Attributes& a, const Shape& x, const Shape& weight, DType dtype, bool channels_last) {
+  Shape stride = a.ints("stride"), padding = a.ints("padding"), dilation = a.ints("dilation");
+  return {.batch = x[0],
+          .in_channels = x[1],
+          .in_height = x[2],
+          .in_width = x[3],
+          .out_channels = weight[0],
+          .kernel_height = weight[2],
+          .kernel_width = weight[3],
+          .stride_height = stride[0],
+          .stride_width = stride[1],
+          .padding_height = padding[0],
+          .padding_width = padding[1],
+          .dilation_height = dilation[0],
+          .dilation_width = dilation[1],
+          .groups = a.integer("groups"),
+          .channels_last = channels_last,
+          .type = dtype,
+          .weight_gradient = dtype};
+}
+
+struct ConvolutionJob {
+  Convolution convolution;
+  ConvolutionPass pass;
+  int64_t results;        // elements
+  bool empty = false;     // an operand has no elements: the result is zero
+  size_t core_bytes = 0;  // of workspace for the convolution itself
+
+  // conv2d_bias_act only
+  int bias = -1, residual = -1;              // input numbers
+  bool narrow_bias = false;                  // the bias is f32 and the convolution wants bf16
+  Activation activation = Activation::none;  // applied by the convolution
+  int64_t later_activation = -1;             // applied afterwards, with the residual
+
+  ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last);
+  void set_fused(const GraphNode& node);
+  size_t workspace_bytes() const {
+    return core_bytes + (narrow_bias ? static_cast<size_t>(convolution.out_channels) * sizeof(bfloat16) : 0);
+  }
+};
+
+ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last)
+    : pass(which), results(node.outputs[0].shape.count()) {
+  const Shape &first = node.inputs[0].spec().shape, &second = node.inputs[1].spec().shape;
+  const Shape& result = node.outputs[0].shape;
+  const Shape& x = which == ConvolutionPass::forward         ? first
+                   : which == ConvolutionPass::backward_data ? result
+                                                             : second;
+  const Shape& weight = which == ConvolutionPass::backward_weight ? result : second;
+  convolution = describe(node.attributes, x, weight, node.outputs[0].dtype, channels_last);
+  empty = first.count() == 0 || second.count() == 0;
+  if (!empty) core_bytes = (convolution_workspace(convolution, pass, cpu_threads()) + 63) / 64 * 64;
+  if (node.attributes.has("activation")) set_fused(node);
+}
+
+void ConvolutionJob::set_fused(const GraphNode& node) {
+  using F = ElementwiseFunction;
+  int next = 2;
+  if (node.attributes.flag("has_bias")) bias = next++;
+  if (node.attributes.flag("has_residual")) residual = next;
+  narrow_bias = bias >= 0 && node.inputs[bias].spec().dtype != convolution.type;
+  int64_t wanted = node.attributes.integer("activation");
+  if (residual < 0 && wanted == static_cast<int64_t>(F::relu)) {
+    activation = Activation::relu;
+  } else if (residual < 0 && wanted == static_cast<int64_t>(F::gelu_tanh)) {
+    activation = Activation::gelu_tanh;
+  } else {
+    later_activation = wanted;
+  }
+}
+
+struct ConvolutionOperands {
+  const void *first, *second, *bias;
+  void* result;
+};
+
+void convolve(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
+  std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
+  switch (job.pass) {
+    case ConvolutionPass::forward:
+      return convolution_forward(job.convolution, at.first, at.second, at.bias, job.activation, at.result, workspace,
+                                 *run.threads);
+    case ConvolutionPass::backward_data:
+      return convolution_backward_data(job.convolution, at.first, at.second, false, at.result, workspace, *run.threads);
+    case ConvolutionPass::backward_weight:
+      return convolution_backward_weight(job.convolution, at.second, at.first, false, at.result, workspace,
+                                         *run.threads);
+  }
+}
+
+// The bias in the convolution's own type.
+const void* prepare_bias(const ConvolutionJob& job, const Run& run) {
+  if (job.bias < 0) return nullptr;
+  if (!job.narrow_bias) return run.inputs[job.bias];
+  auto* narrow = reinterpret_cast<bfloat16*>(static_cast<std::byte*>(run.workspace) + job.core_bytes);
+  std::copy_n(run.input<float>(job.bias), job.convolution.out_channels, narrow);
+  return narrow;
+}
+
+// y = activation(y + residual), in place.
+template <class T>
+void finish(const ConvolutionJob& job, const Run& run) {
+  using Acc = Compute<T>;
+  T* y = run.output<T>();
+  const T* residual = job.residual < 0 ? nullptr : run.input<T>(job.residual);
+  with_activation(job.later_activation, [&](const auto& activation) {
+    run.threads->parallel_for(job.results, 16384, [&](int64_t begin, int64_t end) {
+      if (residual == nullptr) {
+        for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(activation(static_cast<Acc>(y[i])));
+      } else {
+#pragma GCC ivdep
+        for (int64_t i = begin; i < end; ++i)
+          y[i] = static_cast<T>(activation(static_cast<Acc>(y[i]) + static_cast<Acc>(residual[i])));
+      }
+    });
+  });
+}
+
+template <class T>
+void run_convolution(const ConvolutionJob& job, const Run& run) {
+  if (job.results == 0) return;
+  if (job.empty) {  // the weight's gradient of an empty batch
+    std::fill_n(run.output<T>(), job.results, T(0));
+    return;
+  }
+  convolve(job, {run.inputs[0], run.inputs[1], prepare_bias(job, run), run.outputs[0]}, run);
+  if (job.residual >= 0 || job.later_activation >= 0) finish<T>(job, run);
+}
+
+template <ConvolutionPass pass>
+std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
+  return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    std::vector<Candidate> candidates;
+    for (bool last : {false, true}) {
+      ConvolutionJob job(request.node, pass, last);
+      Candidate candidate = make_candidate(request, last ? "implicit_gemm:nhwc" : "implicit_gemm:nchw",
+                                           [job](const Run& run) { run_convolution<T>(job, run); });
+      candidate.workspace_bytes = job.workspace_bytes();
+      if (last) {
+        candidate.input_layouts.assign(request.node.inputs.size(), channels_last());
+        if (job.bias >= 0) candidate.input_layouts[static_cast<size_t>(job.bias)] = {};
+        candidate.output_layouts[0] = channels_last();
+      }
+      candidates.push_back(std::move(candidate));
+    }
+    return candidates;
+  });
+}
+
+const bool registered[] = {
+    register_kernel("conv2d", DeviceType::cpu, convolution_candidates<ConvolutionPass::forward>),
+    register_kernel("conv2d_bias_act", DeviceType::cpu, convolution_candidates<ConvolutionPass::forward>),
+    register_kernel("conv2d_input_gradient", DeviceType::cpu, convolution_candidates<ConvolutionPass::backward_data>),
+    register_kernel("conv2d_weight_gradient", DeviceType::cpu,
+                    convolution_candidates<ConvolutionPass::backward_weight>),
+};
+
+}  // namespace
+
+}  // namespace bonfire::cpu

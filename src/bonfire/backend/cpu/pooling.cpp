@@ -1,0 +1,299 @@
+// Pooling and its gradients. Every op is a table of windows along each axis, made when the kernel is built, and one
+// loop over windows: a pixel at a time in row-major images, a block of channels at a time in channels-last ones.
+
+#include "bonfire/ops/pooling.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "bonfire/backend/cpu/floating.h"
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+struct Window {
+  int64_t begin, end;  // inside the input
+  int64_t weight;      // its share of an average's divisor
+};
+
+std::vector<Window> sliding_windows(const Attributes& a, int axis, int64_t extent) {
+  int64_t kernel = a.ints("kernel")[axis], stride = a.ints("stride")[axis], padding = a.ints("padding")[axis];
+  bool count_padding = a.has("count_include_pad") && a.flag("count_include_pad");
+  std::vector<Window> windows(static_cast<size_t>(pooled_extent(extent, kernel, stride, padding, a.flag("ceil_mode"))));
+  int64_t first = -padding;
+  for (Window& window : windows) {
+    int64_t last = std::min(first + kernel, extent + padding);  // a part beyond the padding never counts
+    window = {std::max<int64_t>(first, 0), std::min(last, extent), 0};
+    window.weight = count_padding ? last - first : window.end - window.begin;
+    first += stride;
+  }
+  return windows;
+}
+
+std::vector<Window> adaptive_windows(int64_t extent, int64_t outputs) {
+  std::vector<Window> windows(static_cast<size_t>(outputs));
+  for (int64_t i = 0; i < outputs; ++i) {
+    int64_t begin = i * extent / outputs, end = ((i + 1) * extent + outputs - 1) / outputs;
+    windows[static_cast<size_t>(i)] = {begin, end, end - begin};
+  }
+  return windows;
+}
+
+struct PoolingJob {
+  int64_t batch, channels, height, width;  // of the input image [N, C, H, W]
+  std::vector<Window> rows, columns;       // one per output row, column
+
+  int64_t out_pixels() const { return static_cast<int64_t>(rows.size() * columns.size()); }
+};
+
+// Calls body(row window, column window, index of the output pixel).
+template <class Body>
+void for_each_window(const PoolingJob& job, const Body& body) {
+  int64_t output = 0;
+  for (const Window& row : job.rows)
+    for (const Window& column : job.columns) body(row, column, output++);
+}
+
+// Calls body(pixel) for each pixel of a window, in row-major order.
+template <class Body>
+void for_each_pixel(const PoolingJob& job, const Window& row, const Window& column, const Body& body) {
+  for (int64_t h = row.begin; h < row.end; ++h)
+    for (int64_t w = column.begin; w < column.end; ++w) body(h * job.width + w);
+}
+
+// ---- row-major: one plane [H, W] at a time ----
+
+constexpr int64_t kElementsPerTask = 8192;
+
+template <class Body>
+void for_each_plane(const PoolingJob& job, ThreadPool& threads, const Body& body) {
+  int64_t size = std::max<int64_t>(job.height * job.width, 1);
+  threads.parallel_for(job.batch * job.channels, (kElementsPerTask + size - 1) / size, [&](int64_t plane, int64_t end) {
+    for (; plane < end; ++plane) body(plane * job.height * job.width, plane * job.out_pixels());
+  });
+}
+
+struct Planes {
+  template <class T>
+  static void maximum(const PoolingJob& job, const T* x, T* y, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_plane(job, threads, [&](int64_t in, int64_t out) {
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc best = -std::numeric_limits<Acc>::infinity();
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          Acc value = static_cast<Acc>(x[in + pixel]);
+          if (value > best || value != value) best = value;
+        });
+        y[out + output] = static_cast<T>(best);
+      });
+    });
+  }
+
+  template <class T>
+  static void maximum_gradient(const PoolingJob& job, const T* dy, const T* x, const T* y, T* dx, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_plane(job, threads, [&](int64_t in, int64_t out) {
+      std::fill_n(dx + in, job.height * job.width, T(0));
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc best = static_cast<Acc>(y[out + output]);
+        bool found = false;
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          Acc value = static_cast<Acc>(x[in + pixel]);
+          if (found || !(value == best || value != value)) return;
+          found = true;
+          dx[in + pixel] = static_cast<T>(static_cast<Acc>(dx[in + pixel]) + static_cast<Acc>(dy[out + output]));
+        });
+      });
+    });
+  }
+
+  template <class T>
+  static void average(const PoolingJob& job, const T* x, T* y, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_plane(job, threads, [&](int64_t in, int64_t out) {
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc sum = 0;
+        for_each_pixel(job, row, column, [&](int64_t pixel) { sum += static_cast<Acc>(x[in + pixel]); });
+        y[out + output] = static_cast<T>(sum / static_cast<Acc>(row.weight * column.weight));
+      });
+    });
+  }
+
+  template <class T>
+  static void average_gradient(const PoolingJob& job, const T* dy, T* dx, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_plane(job, threads, [&](int64_t in, int64_t out) {
+      std::fill_n(dx + in, job.height * job.width, T(0));
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc share = static_cast<Acc>(dy[out + output]) / static_cast<Acc>(row.weight * column.weight);
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          dx[in + pixel] = static_cast<T>(static_cast<Acc>(dx[in + pixel]) + share);
+        });
+      });
+    });
+  }
+};
+
+// ---- channels-last: a block of channels of one image [H, W, C] at a time ----
+
+constexpr int64_t kChannels = 64;  // of a block
+
+// Calls body(first element of the block in the input, in the output, channels of the block).
+template <class Body>
+void for_each_block(const PoolingJob& job, ThreadPool& threads, const Body& body) {
+  int64_t blocks = (job.channels + kChannels - 1) / kChannels;
+  threads.run(job.batch * blocks, [&](int64_t task) {
+    int64_t image = task / blocks, channel = task % blocks * kChannels;
+    body(image * job.height * job.width * job.channels + channel, image * job.out_pixels() * job.channels + channel,
+         std::min(kChannels, job.channels - channel));
+  });
+}
+
+struct Rows {
+  template <class T>
+  static void zero_block(const PoolingJob& job, T* dx, int64_t channels) {
+    for (int64_t pixel = 0; pixel < job.height * job.width; ++pixel)
+      std::fill_n(dx + pixel * job.channels, channels, T(0));
+  }
+
+  template <class T>
+  static void maximum(const PoolingJob& job, const T* x, T* y, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_block(job, threads, [&](int64_t in, int64_t out, int64_t channels) {
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc best[kChannels];
+        std::fill_n(best, channels, -std::numeric_limits<Acc>::infinity());
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          const T* values = x + in + pixel * job.channels;
+          for (int64_t c = 0; c < channels; ++c) {
+            Acc value = static_cast<Acc>(values[c]);
+            best[c] = value > best[c] || value != value ? value : best[c];
+          }
+        });
+        T* result = y + out + output * job.channels;
+        for (int64_t c = 0; c < channels; ++c) result[c] = static_cast<T>(best[c]);
+      });
+    });
+  }
+
+  template <class T>
+  static void maximum_gradient(const PoolingJob& job, const T* dy, const T* x, const T* y, T* dx, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_block(job, threads, [&](int64_t in, int64_t out, int64_t channels) {
+      zero_block(job, dx + in, channels);
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc best[kChannels], left[kChannels];  // left: the gradient, until it has found its pixel
+        for (int64_t c = 0; c < channels; ++c) {
+          best[c] = static_cast<Acc>(y[out + output * job.channels + c]);
+          left[c] = static_cast<Acc>(dy[out + output * job.channels + c]);
+        }
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          const T* values = x + in + pixel * job.channels;
+          T* gradients = dx + in + pixel * job.channels;
+#pragma GCC ivdep
+          for (int64_t c = 0; c < channels; ++c) {
+            Acc value = static_cast<Acc>(values[c]);
+            bool here = value == best[c] || value != value;
+            gradients[c] = static_cast<T>(static_cast<Acc>(gradients[c]) + (here ? left[c] : Acc(0)));
+            left[c] = here ? Acc(0) : left[c];
+          }
+        });
+      });
+    });
+  }
+
+  template <class T>
+  static void average(const PoolingJob& job, const T* x, T* y, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_block(job, threads, [&](int64_t in, int64_t out, int64_t channels) {
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc sum[kChannels] = {};
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          const T* values = x + in + pixel * job.channels;
+          for (int64_t c = 0; c < channels; ++c) sum[c] += static_cast<Acc>(values[c]);
+        });
+        T* result = y + out + output * job.channels;
+        Acc divisor = static_cast<Acc>(row.weight * column.weight);
+        for (int64_t c = 0; c < channels; ++c) result[c] = static_cast<T>(sum[c] / divisor);
+      });
+    });
+  }
+
+  template <class T>
+  static void average_gradient(const PoolingJob& job, const T* dy, T* dx, ThreadPool& threads) {
+    using Acc = Compute<T>;
+    for_each_block(job, threads, [&](int64_t in, int64_t out, int64_t channels) {
+      zero_block(job, dx + in, channels);
+      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+        Acc share[kChannels], divisor = static_cast<Acc>(row.weight * column.weight);
+        for (int64_t c = 0; c < channels; ++c)
+          share[c] = static_cast<Acc>(dy[out + output * job.channels + c]) / divisor;
+        for_each_pixel(job, row, column, [&](int64_t pixel) {
+          T* gradients = dx + in + pixel * job.channels;
+#pragma GCC ivdep
+          for (int64_t c = 0; c < channels; ++c)
+            gradients[c] = static_cast<T>(static_cast<Acc>(gradients[c]) + share[c]);
+        });
+      });
+    });
+  }
+};
+
+// ---- candidates ----
+
+enum class Pooling { maximum, maximum_gradient, average, average_gradient };
+
+template <class Form, class T>
+void run_pooling(Pooling pooling, const PoolingJob& job, const Run& run) {
+  switch (pooling) {
+    case Pooling::maximum: return Form::maximum(job, run.input<T>(0), run.output<T>(), *run.threads);
+    case Pooling::maximum_gradient:
+      return Form::maximum_gradient(job, run.input<T>(0), run.input<T>(1), run.input<T>(2), run.output<T>(),
+                                    *run.threads);
+    case Pooling::average: return Form::average(job, run.input<T>(0), run.output<T>(), *run.threads);
+    case Pooling::average_gradient: return Form::average_gradient(job, run.input<T>(0), run.output<T>(), *run.threads);
+  }
+}
+
+PoolingJob make_job(const GraphNode& node, bool gradient) {
+  const Shape& input = gradient ? node.outputs[0].shape : node.inputs[0].spec().shape;
+  const Shape& output = gradient ? node.inputs[0].spec().shape : node.outputs[0].shape;
+  PoolingJob job{input[0], input[1], input[2], input[3], {}, {}};
+  bool adaptive = !node.attributes.has("kernel");
+  job.rows = adaptive ? adaptive_windows(input[2], output[2]) : sliding_windows(node.attributes, 0, input[2]);
+  job.columns = adaptive ? adaptive_windows(input[3], output[3]) : sliding_windows(node.attributes, 1, input[3]);
+  return job;
+}
+
+// Two candidates for a node whose operands are all images.
+template <Pooling pooling>
+std::vector<Candidate> pooling_candidates(const KernelRequest& request) {
+  bool gradient = pooling == Pooling::maximum_gradient || pooling == Pooling::average_gradient;
+  return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    PoolingJob job = make_job(request.node, gradient);
+    std::vector<Candidate> candidates;
+    candidates.push_back(
+        make_candidate(request, "windows:nchw", [job](const Run& run) { run_pooling<Planes, T>(pooling, job, run); }));
+    candidates.push_back(
+        make_candidate(request, "windows:nhwc", [job](const Run& run) { run_pooling<Rows, T>(pooling, job, run); }));
+    candidates[1].input_layouts.assign(request.node.inputs.size(), channels_last());
+    candidates[1].output_layouts.assign(request.node.outputs.size(), channels_last());
+    return candidates;
+  });
+}
+
+const bool registered[] = {
+    register_kernel("max_pool2d", DeviceType::cpu, pooling_candidates<Pooling::maximum>),
+    register_kernel("max_pool2d_gradient", DeviceType::cpu, pooling_candidates<Pooling::maximum_gradient>),
+    register_kernel("avg_pool2d", DeviceType::cpu, pooling_candidates<Pooling::average>),
+    register_kernel("avg_pool2d_gradient", DeviceType::cpu, pooling_candidates<Pooling::average_gradient>),
+    register_kernel("adaptive_avg_pool2d", DeviceType::cpu, pooling_candidates<Pooling::average>),
+    register_kernel("adaptive_avg_pool2d_gradient", DeviceType::cpu, pooling_candidates<Pooling::average_gradient>),
+};
+
+}  // namespace
+
+}  // namespace bonfire::cpu
