@@ -10,12 +10,13 @@ namespace bonfire::cpu {
 
 namespace {
 
-constexpr int64_t kAlignment = 64;          // bytes, of each part of the workspace
-constexpr int64_t kSharedBytes = 16 << 20;  // of an operand that is packed once for all threads
-constexpr int64_t kShortestPart = 1024;     // of K, when a small result is cut along K
-constexpr int64_t kParts = 16;              // of K: enough for that many threads
-constexpr int64_t kPrivateBlockFactor = 2;  // blocks are larger when both operands are packed privately
-constexpr int64_t kReduceColumns = 1024;    // columns of a task that sums parts
+constexpr int64_t kAlignment = 64;            // bytes, of each part of the workspace
+constexpr int64_t kSharedBytes = 16 << 20;    // of an operand that is packed once for all threads
+constexpr int64_t kInPlaceBytes = 128 << 10;  // of a B that is small enough not to be packed
+constexpr int64_t kShortestPart = 1024;       // of K, when a small result is cut along K
+constexpr int64_t kParts = 16;                // of K: enough for that many threads
+constexpr int64_t kPrivateBlockFactor = 2;    // blocks are larger when both operands are packed privately
+constexpr int64_t kReduceColumns = 1024;      // columns of a task that sums parts
 
 constexpr int64_t kMaxTile = 1024;  // >= mr * nr of every kernel
 
@@ -102,6 +103,7 @@ struct Cut {
   int64_t parts;   // of K whose sums are kept apart until the end
   int64_t k_part;  // length of a part, a multiple of kc
   bool share_a, share_b;
+  bool b_in_place;           // B is not packed, but for a last panel that is no whole number of vectors
   int64_t shared_lanes;      // of the shared operand, packed at a time
   int64_t block_m, block_n;  // of a task
   int64_t slots;             // tasks at a time
@@ -117,7 +119,10 @@ struct Cut {
     if (k_part > 0) parts = ceil_div(p.k, k_part);
     slots = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < 4e5 ? 1 : threads;
 
-    const bool stream_a = p.m >= p.n;
+    // Packing B does not pay when each of its numbers is used by one tile, or by a few from the first-level cache.
+    const int64_t tiles = ceil_div(p.m, kernel.mr), b_bytes = p.n * p.k * static_cast<int64_t>(sizeof(Acc));
+    b_in_place = parts == 1 && p.b->step_in_place() != 0 && (tiles == 1 || (tiles <= 6 && b_bytes <= kInPlaceBytes));
+    const bool stream_a = p.m >= p.n && !b_in_place;
     const int64_t width = stream_a ? kernel.nr : kernel.mr;
     const int64_t lanes = stream_a ? p.n : p.m;
     shared_lanes = kSharedBytes / static_cast<int64_t>(sizeof(Acc)) / std::max<int64_t>(1, p.k) / width * width;
@@ -127,6 +132,7 @@ struct Cut {
     shared_lanes = std::min(shared_lanes, round_up(lanes, width));
     share_a = share && !stream_a;
     share_b = share && stream_a;
+    b_in_place = b_in_place && share_a;
     if (share_a) {
       block_m = shared_lanes;
       block_n = balanced(p.n, kernel.block_b, kernel.nr);
@@ -160,7 +166,7 @@ struct Slot {
 
   Slot(const Product<Acc>& p, const Cut<Acc>& cut, Arena& arena) {
     a = arena.take<Acc>(cut.share_a ? 0 : cut.block_m * cut.kc);
-    b = arena.take<Acc>(cut.share_b ? 0 : cut.block_n * cut.kc);
+    b = arena.take<Acc>(cut.share_b ? 0 : (cut.b_in_place ? kMaxPanelWidth : cut.block_n) * cut.kc);
     auto scratch = [&](const PanelSource<Acc>& source, int64_t lanes) -> std::span<Acc> {
       int64_t size = source.scratch_size(lanes, cut.kc);
       return {arena.take<Acc>(size), static_cast<size_t>(size)};
@@ -269,9 +275,13 @@ class Multiplication {
         p_.a->pack({area.i, area.rows, k, kc, k > k_begin}, kernel_.mr, slot.a, slot.scratch_a);
       if (cut_.share_b)
         b = shared_ + shared_count_ * k;
-      else
+      else if (!cut_.b_in_place)
         p_.b->pack({area.j, area.cols, k, kc, k > k_begin}, kernel_.nr, slot.b, slot.scratch_b);
-      compute_slice(slot, area, a, b, {kc, k == k_begin, k + kc == k_end});
+      const Slice slice{kc, k == k_begin, k + kc == k_end};
+      if (cut_.b_in_place)
+        compute_in_place(slot, area, a, k, slice);
+      else
+        compute_slice(slot, area, a, b, slice);
       k += kc;
     } while (k < k_end);
   }
@@ -283,18 +293,40 @@ class Multiplication {
 
   void compute_slice(const Slot<Acc>& slot, const Area& area, const Acc* a, const Acc* b, const Slice& slice) {
     const int64_t chunk = round_up(kernel_.block_a, kernel_.mr);  // lanes of A that stay in the second-level cache
-    for (int64_t begin = 0; begin < area.rows; begin += chunk)
-      for (int64_t j = 0; j < area.cols; j += kernel_.nr)
-        for (int64_t i = begin; i < std::min(begin + chunk, area.rows); i += kernel_.mr)
-          compute_tile(slot, area, i, j, a + i * slice.kc, b + j * slice.kc, slice);
+    for (int64_t begin = 0; begin < area.rows; begin += chunk) {
+      const int64_t end = std::min(begin + chunk, area.rows), tiles = ceil_div(end - begin, kernel_.mr);
+      const int64_t share = ceil_div(kernel_.nr * slice.kc, tiles);  // of the next panel of B, per tile
+      for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
+        const Acc* next = b + (j + kernel_.nr) * slice.kc;
+        for (int64_t i = begin; i < end; i += kernel_.mr, next += share) {
+          if (j + kernel_.nr < area.cols) prefetch(next, share);
+          compute_tile(slot, area, i, j, a + i * slice.kc, b + j * slice.kc, kernel_.nr, slice);
+        }
+      }
+    }
+  }
+
+  void compute_in_place(const Slot<Acc>& slot, const Area& area, const Acc* a, int64_t k, const Slice& slice) {
+    for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
+      const int64_t cols = std::min<int64_t>(kernel_.nr, area.cols - j);
+      const bool whole = cols % kernel_.lanes == 0;
+      const Acc* b = whole ? p_.b->in_place(area.j + j, k) : slot.b;
+      if (!whole) p_.b->pack({area.j + j, cols, k, slice.kc}, kernel_.nr, slot.b, {});
+      for (int64_t i = 0; i < area.rows; i += kernel_.mr)
+        compute_tile(slot, area, i, j, a + i * slice.kc, b, whole ? p_.b->step_in_place() : kernel_.nr, slice);
+    }
+  }
+
+  static void prefetch(const Acc* data, int64_t count) {
+    for (int64_t i = 0; i < count; i += kAlignment / static_cast<int64_t>(sizeof(Acc))) __builtin_prefetch(data + i);
   }
 
   void compute_tile(const Slot<Acc>& slot, const Area& area, int64_t i, int64_t j, const Acc* a, const Acc* b,
-                    const Slice& slice) {
+                    int64_t b_stride, const Slice& slice) {
     const int rows = static_cast<int>(std::min<int64_t>(kernel_.mr, area.rows - i));
     const int cols = static_cast<int>(std::min<int64_t>(kernel_.nr, area.cols - j));
     auto multiply_to = [&](Acc* to, int64_t stride, bool add) {
-      kernel_.multiply(rows, cols, slice.kc, a, b, kernel_.nr, to, stride, add);
+      kernel_.multiply(rows, cols, slice.kc, a, b, b_stride, to, stride, add);
     };
     if (cut_.parts > 1) {
       multiply_to(partial_ + (area.part * p_.m + area.i + i) * partial_stride_ + area.j + j, partial_stride_,
@@ -324,18 +356,27 @@ class Multiplication {
 
   void finish(const Slot<Acc>& slot, const Area& area, int64_t i, int rows, int64_t j, int cols, const Acc* tile,
               int64_t stride, bool add, bool epilogue) const {
-    kernel_.finish({.tile = tile,
-                    .tile_stride = stride,
-                    .rows = rows,
-                    .cols = cols,
-                    .out = p_.out,
-                    .out_bf16 = p_.out_type == OutputType::bf16,
-                    .row_offset = slot.row_offset + i,
-                    .col_offset = slot.col_offset + j,
-                    .add = add,
-                    .row_bias = epilogue && p_.row_bias ? p_.row_bias + area.i + i : nullptr,
-                    .col_bias = epilogue && p_.col_bias ? p_.col_bias + area.j + j : nullptr,
-                    .activation = epilogue ? p_.activation : Activation::none});
+    finish({.tile = tile,
+            .tile_stride = stride,
+            .rows = rows,
+            .cols = cols,
+            .out = p_.out,
+            .out_bf16 = p_.out_type == OutputType::bf16,
+            .row_offset = slot.row_offset + i,
+            .col_offset = slot.col_offset + j,
+            .add = add,
+            .row_bias = epilogue && p_.row_bias ? p_.row_bias + area.i + i : nullptr,
+            .col_bias = epilogue && p_.col_bias ? p_.col_bias + area.j + j : nullptr,
+            .activation = epilogue ? p_.activation : Activation::none});
+  }
+
+  void finish(FinishTile<Acc> tile) const {
+    Acc bias[kReduceColumns + kMaxPanelWidth];  // the kernel reads whole vectors of it
+    if (tile.col_bias && tile.cols % kernel_.lanes != 0) {
+      std::fill_n(std::copy_n(tile.col_bias, tile.cols, bias), kernel_.lanes, Acc{0});
+      tile.col_bias = bias;
+    }
+    kernel_.finish(tile);
   }
 
   // Adds the parts of K in their order and finishes the result.
@@ -351,18 +392,18 @@ class Multiplication {
       }
       int64_t row_offset = p_.rows.offset(i), col_offset[kReduceColumns];
       p_.cols.offsets(j, {col_offset, static_cast<size_t>(cols)});
-      kernel_.finish({.tile = sum,
-                      .tile_stride = 0,
-                      .rows = 1,
-                      .cols = static_cast<int>(cols),
-                      .out = p_.out,
-                      .out_bf16 = p_.out_type == OutputType::bf16,
-                      .row_offset = &row_offset,
-                      .col_offset = col_offset,
-                      .add = p_.add,
-                      .row_bias = p_.row_bias ? p_.row_bias + i : nullptr,
-                      .col_bias = p_.col_bias ? p_.col_bias + j : nullptr,
-                      .activation = p_.activation});
+      finish({.tile = sum,
+              .tile_stride = 0,
+              .rows = 1,
+              .cols = static_cast<int>(cols),
+              .out = p_.out,
+              .out_bf16 = p_.out_type == OutputType::bf16,
+              .row_offset = &row_offset,
+              .col_offset = col_offset,
+              .add = p_.add,
+              .row_bias = p_.row_bias ? p_.row_bias + i : nullptr,
+              .col_bias = p_.col_bias ? p_.col_bias + j : nullptr,
+              .activation = p_.activation});
     });
   }
 

@@ -37,6 +37,8 @@ class Axis {
 
   int64_t extent() const;
   int64_t offset(int64_t index) const;
+  // The distance between neighbours where it is the same for all, otherwise 0.
+  int64_t even_stride() const { return rank_ == 1 ? dims_[0].stride : 0; }
   // Offsets of [first, first + out.size()).
   void offsets(int64_t first, std::span<int64_t> out) const;
 
@@ -61,6 +63,10 @@ class PanelSource {
   virtual void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const = 0;
   // Elements of scratch for blocks of at most this size.
   virtual int64_t scratch_size(int64_t /*lanes*/, int64_t /*kc*/) const { return 0; }
+  // The distance between steps of K when lanes lie side by side in memory, as numbers of type Acc, so that they can be
+  // multiplied where they are; otherwise 0.
+  virtual int64_t step_in_place() const { return 0; }
+  virtual const Acc* in_place(int64_t /*lane*/, int64_t /*k*/) const { return nullptr; }
 };
 
 // An operand that lies in memory: element (lane, k) is data[lanes.offset(lane) + k.offset(k)].
@@ -69,6 +75,8 @@ class MemorySource final : public PanelSource<Acc> {
  public:
   MemorySource(const Element* data, const Axis& lanes, const Axis& k) : data_(data), lanes_(lanes), k_(k) {}
   void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const override;
+  int64_t step_in_place() const override;
+  const Acc* in_place(int64_t lane, int64_t k) const override;
 
  private:
   const Element* data_;

@@ -14,24 +14,24 @@ namespace bonfire::cpu {
 
 enum class Activation : uint8_t { none, relu, gelu_tanh };
 
-// One panel to pack: lane i, step k is source[lane_offset[i] + k_offset[k]].
+// Panels to pack: lane i, step k is source[lane_offset[i] + k_offset[k]]. Panel p holds lanes [p * width, p * width +
+// width) and stands at panels + p * width * kc; lanes that are missing in the last one are filled with zeros.
 template <class Source, class Acc>
-struct PackPanel {
+struct PackPanels {
   const Source* source;
   const int64_t* lane_offset;  // [lanes]
-  int lanes;                   // <= width; the rest is filled with zeros
+  int64_t lanes;
   int width;
   const int64_t* k_offset;  // [kc]
   int64_t kc;
-  double k_run;    // average length of the runs of consecutive k_offsets
   bool over_read;  // reading up to one vector before and after any element is allowed
-  Acc* panel;      // [kc, width]
+  Acc* panels;     // [lanes / width][kc, width]
 };
 
 // The end of a tile: out = activation(tile + bias (+ out)), with out in f32, f64 or bf16.
 template <class Acc>
 struct FinishTile {
-  const Acc* tile;  // [rows, cols], rows tile_stride apart
+  const Acc* tile;  // [rows, cols rounded up to whole vectors], rows tile_stride apart
   int64_t tile_stride;
   int rows, cols;
   void* out;                  // element (r, c) is out[row_offset[r] + col_offset[c]]
@@ -40,7 +40,7 @@ struct FinishTile {
   const int64_t* col_offset;  // [cols], increasing
   bool add;                   // add to what out holds
   const Acc* row_bias;        // [rows] or null
-  const Acc* col_bias;        // [cols] or null
+  const Acc* col_bias;        // [cols rounded up to whole vectors] or null
   Activation activation;
 };
 
@@ -57,8 +57,8 @@ struct GemmKernel {
   void (*multiply)(int rows, int cols, int64_t kc, const Acc* a, const Acc* b, int64_t b_stride, Acc* c,
                    int64_t c_stride, bool add);
   void (*finish)(const FinishTile<Acc>& tile);
-  void (*pack)(const PackPanel<Acc, Acc>& panel);
-  void (*pack_bf16)(const PackPanel<uint16_t, Acc>& panel);  // bits of bf16; null for f64
+  void (*pack)(const PackPanels<Acc, Acc>& panels);
+  void (*pack_bf16)(const PackPanels<uint16_t, Acc>& panels);  // bits of bf16; null for f64
 };
 
 inline constexpr int64_t kMaxSliceK = 1024;  // >= kc of every kernel

@@ -30,6 +30,11 @@ struct GemmTemplate {
 
   using Vector = VectorType<Scalar, kBytes>;
   using Quad = VectorType<Scalar, 16>;
+  using Pair = VectorType<Scalar, 2 * sizeof(Scalar)>;
+  using HalfVector = VectorType<Scalar, (kBytes > 32 ? kBytes / 2 : 16)>;
+
+  template <class V>
+  static constexpr int lanes_of = static_cast<int>(sizeof(V) / sizeof(Scalar));
 
   template <class V>
   [[gnu::always_inline]] static V load(const Scalar* from) {
@@ -40,7 +45,7 @@ struct GemmTemplate {
 
   template <class V>
   [[gnu::always_inline]] static V load(const uint16_t* from) {  // bf16 widened
-    constexpr int kCount = sizeof(V) / sizeof(Scalar);
+    constexpr int kCount = lanes_of<V>;
     using Word = VectorType<uint32_t, 4 * kCount>;
     VectorType<uint16_t, 2 * kCount> half;
     __builtin_memcpy(&half, from, sizeof half);
@@ -68,6 +73,8 @@ struct GemmTemplate {
   template <int Rows, int Vectors>
   static void multiply_rows(int64_t kc, const Scalar* a, const Scalar* b, int64_t b_stride, Scalar* c, int64_t c_stride,
                             bool add) {
+    for (int r = 0; r < Rows; ++r)  // the result is needed when the sums are ready
+      for (int v = 0; v < Vectors; ++v) __builtin_prefetch(c + r * c_stride + v * kLanes, 1);
     Vector sum[Rows][Vectors] = {};
     for (int64_t k = 0; k < kc; ++k) {
       Vector right[Vectors];
@@ -124,66 +131,83 @@ struct GemmTemplate {
   // ---- pack ----
 
   template <class Source>
-  static void zero_missing_lanes(const PackPanel<Source, Scalar>& p) {
-    for (int64_t k = 0; k < p.kc; ++k)
-      for (int lane = p.lanes; lane < p.width; ++lane) p.panel[k * p.width + lane] = 0;
-  }
+  using Pack = PackPanels<Source, Scalar>;
 
   template <class Source>
-  static void pack_scalar(const PackPanel<Source, Scalar>& p, int lane, int64_t k_begin, int64_t k_end) {
+  static void pack_scalar(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
     const Source* from = p.source + p.lane_offset[lane];
-    for (int64_t k = k_begin; k < k_end; ++k) p.panel[k * p.width + lane] = widen(from[p.k_offset[k]]);
+    for (int64_t k = k_begin; k < k_end; ++k, to += p.width) *to = widen(from[p.k_offset[k]]);
   }
 
-  // Lanes [first, first + lanes of V) when the source holds them side by side.
+  // As many lanes as V has, from `lane`, that the source holds side by side.
   template <class V, class Source>
-  static void pack_adjacent(const PackPanel<Source, Scalar>& p, int first) {
-    const Source* from = p.source + p.lane_offset[first];
-    Scalar* to = p.panel + first;
-    for (int64_t k = 0; k < p.kc; ++k) store(to + k * p.width, load<V>(from + p.k_offset[k]));
+  static void pack_adjacent(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
+    const Source* from = p.source + p.lane_offset[lane];
+    for (int64_t k = k_begin; k < k_end; ++k, to += p.width) store(to, load<V>(from + p.k_offset[k]));
   }
 
-  // Lanes [first, first + kLanes) that lie in two runs, the second beginning at lane `cut`: both runs are read as whole
+  // kLanes lanes that lie in two runs, the second beginning `cut` lanes after the first: both runs are read as whole
   // vectors and blended.
   template <class Source>
-  static void pack_two_runs(const PackPanel<Source, Scalar>& p, int first, int cut) {
-    using Index = decltype(Vector{} < Vector{});
-    Index second;
+  static void pack_two_runs(const Pack<Source>& p, int64_t lane, int cut, int64_t k_begin, int64_t k_end, Scalar* to) {
+    decltype(Vector{} < Vector{}) second;
     for (int i = 0; i < kLanes; ++i) second[i] = i >= cut ? -1 : 0;
-    const Source* from0 = p.source + p.lane_offset[first];
-    const Source* from1 = p.source + p.lane_offset[first + cut] - cut;
-    Scalar* to = p.panel + first;
-    for (int64_t k = 0; k < p.kc; ++k) {
+    const Source* from0 = p.source + p.lane_offset[lane];
+    const Source* from1 = p.source + p.lane_offset[lane + cut] - cut;
+    for (int64_t k = k_begin; k < k_end; ++k, to += p.width) {
       Vector low = load<Vector>(from0 + p.k_offset[k]), high = load<Vector>(from1 + p.k_offset[k]);
       Vector both = second ? high : low;
-      store(to + k * p.width, both);
+      store(to, both);
     }
   }
 
-  static int run_length(const int64_t* offset, int first, int end) {
-    int i = first + 1;
+  static int64_t run_length(const int64_t* offset, int64_t first, int64_t end) {
+    int64_t i = first + 1;
     while (i < end && offset[i] == offset[i - 1] + 1) ++i;
     return i - first;
   }
 
-  // For sources whose lanes lie side by side.
+  // As much of a run of lanes as one copy can do; returns how many lanes.
   template <class Source>
-  static void pack_by_lanes(const PackPanel<Source, Scalar>& p) {
-    int lane = 0;
-    while (lane < p.lanes) {
-      int run = run_length(p.lane_offset, lane, p.lanes);
-      if (run >= kLanes) {
-        pack_adjacent<Vector>(p, lane);
-        lane += kLanes;
-      } else if (p.over_read && lane + kLanes <= p.lanes &&
-                 run + run_length(p.lane_offset, lane + run, p.lanes) >= kLanes) {
-        pack_two_runs(p, lane, run);
-        lane += kLanes;
-      } else if (run >= kQuad) {
-        pack_adjacent<Quad>(p, lane);
-        lane += kQuad;
-      } else {
-        pack_scalar(p, lane++, 0, p.kc);
+  static int64_t pack_run(const Pack<Source>& p, int64_t lane, int64_t run, int64_t end, int64_t k, int64_t k_end,
+                          Scalar* to) {
+    if (run >= kLanes) {
+      pack_adjacent<Vector>(p, lane, k, k_end, to);
+      return kLanes;
+    }
+    if (p.over_read && lane + kLanes <= end && run + run_length(p.lane_offset, lane + run, end) >= kLanes) {
+      pack_two_runs(p, lane, static_cast<int>(run), k, k_end, to);
+      return kLanes;
+    }
+    if (run >= lanes_of<HalfVector>) {
+      pack_adjacent<HalfVector>(p, lane, k, k_end, to);
+      return lanes_of<HalfVector>;
+    }
+    if (run >= kQuad) {
+      pack_adjacent<Quad>(p, lane, k, k_end, to);
+      return kQuad;
+    }
+    if (run >= 2) {
+      pack_adjacent<Pair>(p, lane, k, k_end, to);
+      return 2;
+    }
+    pack_scalar(p, lane, k, k_end, to);
+    return 1;
+  }
+
+  // For sources whose lanes lie side by side: a few steps of all panels at a time, so that memory is read in its order.
+  template <class Source>
+  static void pack_by_lanes(const Pack<Source>& p) {
+    constexpr int64_t kSteps = 32;
+    for (int64_t k = 0; k < p.kc; k += kSteps) {
+      const int64_t k_end = k + kSteps < p.kc ? k + kSteps : p.kc;
+      for (int64_t panel = 0; panel < p.lanes; panel += p.width) {
+        const int64_t end = panel + p.width < p.lanes ? panel + p.width : p.lanes;
+        Scalar* to = p.panels + panel * p.kc + k * p.width;
+        for (int64_t lane = panel; lane < end;) {
+          const int64_t run = run_length(p.lane_offset, lane, lane + kLanes < end ? lane + kLanes : end);
+          lane += pack_run(p, lane, run, end, k, k_end, to + (lane - panel));
+        }
       }
     }
   }
@@ -207,32 +231,74 @@ struct GemmTemplate {
     }
   }
 
+  // Two lanes by kQuad steps.
+  template <class Source>
+  [[gnu::always_inline]] static void transpose_pair(const Source* from0, const Source* from1, Scalar* to, int width) {
+    Quad r0 = load<Quad>(from0), r1 = load<Quad>(from1);
+    Scalar pairs[2 * kQuad];
+    if constexpr (kQuad == 4) {
+      store(pairs, Quad(__builtin_shufflevector(r0, r1, 0, 4, 1, 5)));
+      store(pairs + 4, Quad(__builtin_shufflevector(r0, r1, 2, 6, 3, 7)));
+    } else {
+      store(pairs, Quad(__builtin_shufflevector(r0, r1, 0, 2)));
+      store(pairs + 2, Quad(__builtin_shufflevector(r0, r1, 1, 3)));
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < kQuad; ++k) store(to + k * width, load<Pair>(pairs + 2 * k));
+  }
+
+  // `Lanes` (kQuad or 2) lanes over the steps [k_begin, k_end) that lie side by side.
+  template <int Lanes, class Source>
+  static void pack_rows(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
+    const Source* from[kQuad];
+    for (int i = 0; i < Lanes; ++i) from[i] = p.source + p.lane_offset[lane + i] + p.k_offset[k_begin];
+    const int64_t ahead = lane + Lanes < p.lanes ? p.lane_offset[lane + Lanes] - p.lane_offset[lane] : 0;
+    int64_t k = 0;
+    for (; k + kQuad <= k_end - k_begin; k += kQuad, to += kQuad * p.width) {
+      for (int i = 0; i < Lanes; ++i) __builtin_prefetch(from[i] + k + ahead);
+      if constexpr (Lanes == kQuad)
+        transpose(from, k, to, p.width);
+      else
+        transpose_pair(from[0] + k, from[1] + k, to, p.width);
+    }
+    for (int i = 0; i < Lanes; ++i) pack_scalar(p, lane + i, k_begin + k, k_end, to + i);
+  }
+
   // For sources whose steps of K lie side by side.
   template <class Source>
-  static void pack_by_steps(const PackPanel<Source, Scalar>& p) {
-    for (int64_t k_begin = 0; k_begin < p.kc;) {
-      int64_t k_end = k_begin + 1;
-      while (k_end < p.kc && p.k_offset[k_end] == p.k_offset[k_end - 1] + 1) ++k_end;
-      int lane = 0;
-      for (; lane + kQuad <= p.lanes; lane += kQuad) {
-        const Source* from[kQuad];
-        for (int i = 0; i < kQuad; ++i) from[i] = p.source + p.lane_offset[lane + i] + p.k_offset[k_begin];
-        int64_t k = k_begin;
-        for (; k + kQuad <= k_end; k += kQuad) transpose(from, k - k_begin, p.panel + k * p.width + lane, p.width);
-        for (int i = 0; i < kQuad; ++i) pack_scalar(p, lane + i, k, k_end);
+  static void pack_by_steps(const Pack<Source>& p) {
+    for (int64_t k = 0; k < p.kc;) {
+      const int64_t k_end = k + run_length(p.k_offset, k, p.kc);
+      for (int64_t panel = 0; panel < p.lanes; panel += p.width) {
+        const int64_t end = panel + p.width < p.lanes ? panel + p.width : p.lanes;
+        Scalar* to = p.panels + panel * p.kc + k * p.width;
+        int64_t lane = panel;
+        for (; lane + kQuad <= end; lane += kQuad) pack_rows<kQuad>(p, lane, k, k_end, to + (lane - panel));
+        for (; lane + 2 <= end; lane += 2) pack_rows<2>(p, lane, k, k_end, to + (lane - panel));
+        if (lane < end) pack_scalar(p, lane, k, k_end, to + (lane - panel));
       }
-      for (; lane < p.lanes; ++lane) pack_scalar(p, lane, k_begin, k_end);
-      k_begin = k_end;
+      k = k_end;
     }
   }
 
   template <class Source>
-  static void pack(const PackPanel<Source, Scalar>& p) {
-    if (p.lanes < p.width) zero_missing_lanes(p);
-    int runs = 1;
-    for (int lane = 1; lane < p.lanes; ++lane) runs += p.lane_offset[lane] != p.lane_offset[lane - 1] + 1;
-    double lane_run = static_cast<double>(p.lanes) / runs;
-    if (lane_run >= p.k_run || (lane_run >= kQuad && p.k_run < 4 * lane_run))
+  static void zero_missing_lanes(const Pack<Source>& p) {
+    const int64_t panel = p.lanes / p.width * p.width;
+    Scalar* to = p.panels + panel * p.kc;
+    for (int64_t k = 0; k < p.kc; ++k, to += p.width)
+      for (int64_t i = p.lanes - panel; i < p.width; ++i) to[i] = 0;
+  }
+
+  template <class Source>
+  static void pack(const Pack<Source>& p) {
+    if (p.lanes % p.width != 0) zero_missing_lanes(p);
+    auto average_run = [](const int64_t* offset, int64_t count) {
+      int64_t runs = 1;
+      for (int64_t i = 1; i < count; ++i) runs += offset[i] != offset[i - 1] + 1;
+      return static_cast<double>(count) / static_cast<double>(runs);
+    };
+    const double lane_run = average_run(p.lane_offset, p.lanes), k_run = average_run(p.k_offset, p.kc);
+    if (lane_run >= k_run || (lane_run >= kQuad && k_run < 4 * lane_run))
       pack_by_lanes(p);
     else
       pack_by_steps(p);
@@ -297,11 +363,11 @@ struct GemmTemplate {
 
   template <class Out>
   [[gnu::always_inline]] static Vector finished(const FinishTile<Scalar>& t, int r, int c, const Scalar* tile,
-                                                const Scalar* col_bias, const Out* old) {
+                                                const Out* old) {
     Vector value = load<Vector>(tile + c);
     if (t.add) value += load<Vector>(old);
     if (t.row_bias) value += t.row_bias[r];
-    if (col_bias) value += load<Vector>(col_bias + c);
+    if (t.col_bias) value += load<Vector>(t.col_bias + c);
     if (t.activation == Activation::relu) {
       // Written so that NaN passes through.
       value = value < Scalar(0) ? Vector{} : value;
@@ -324,21 +390,33 @@ struct GemmTemplate {
       int c = 0;
       for (; c < whole; c += kLanes) {
         Out* to = out + t.col_offset[c];
-        narrow(to, finished(t, r, c, tile, t.col_bias, to));
+        narrow(to, finished(t, r, c, tile, to));
       }
       for (; c < t.cols; c += kLanes) {  // through a copy: the end of a row, or columns that are not adjacent
-        int count = t.cols - c < kLanes ? t.cols - c : kLanes;
-        Scalar value[kLanes] = {}, bias[kLanes] = {};
-        Out old[kLanes] = {};
-        for (int i = 0; i < count; ++i) {
-          value[i] = tile[c + i];
-          if (t.col_bias) bias[i] = t.col_bias[c + i];
-          if (t.add) old[i] = out[t.col_offset[c + i]];
+        const int count = t.cols - c < kLanes ? t.cols - c : kLanes;
+        Out part[kLanes] = {};
+        if (t.add)
+          for (int i = 0; i < count; ++i) part[i] = out[t.col_offset[c + i]];
+        narrow(part, finished(t, r, c, tile, part));
+        if (adjacent) {
+          copy_start(part, count, out + t.col_offset[c]);
+        } else {
+          for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
         }
-        narrow(old, finished(t, r, 0, value, t.col_bias ? bias : nullptr, old));
-        for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = old[i];
       }
     }
+  }
+
+  // The first `count` < kLanes elements.
+  template <class Out>
+  [[gnu::always_inline]] static void copy_start(const Out* from, int count, Out* to) {
+#pragma GCC unroll 4
+    for (int size = 8; size > 0; size /= 2)
+      if (size < kLanes && count & size) {
+        __builtin_memcpy(to, from, size * sizeof(Out));
+        from += size;
+        to += size;
+      }
   }
 
   static void finish(const FinishTile<Scalar>& tile) {

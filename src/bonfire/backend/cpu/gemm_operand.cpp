@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "bonfire/backend/cpu/gemm_driver.h"
 #include "bonfire/base/error.h"
@@ -54,26 +55,20 @@ template <class Element, class Acc>
 void pack_panels(const Element* data, std::span<const int64_t> lane_offset, std::span<const int64_t> k_offset,
                  int width, bool over_read, Acc* panels) {
   const GemmKernel<Acc>& kernel = gemm_kernel<Acc>();
-  const auto lanes = static_cast<int64_t>(lane_offset.size()), kc = static_cast<int64_t>(k_offset.size());
-  int64_t runs = 1;
-  for (int64_t k = 1; k < kc; ++k) runs += k_offset[k] != k_offset[k - 1] + 1;
-  for (int64_t lane = 0; lane < lanes; lane += width) {
-    auto fill = [&]<class Source>(const Source* source) {
-      return PackPanel<Source, Acc>{.source = source,
-                                    .lane_offset = lane_offset.data() + lane,
-                                    .lanes = static_cast<int>(std::min<int64_t>(width, lanes - lane)),
-                                    .width = width,
-                                    .k_offset = k_offset.data(),
-                                    .kc = kc,
-                                    .k_run = static_cast<double>(kc) / static_cast<double>(runs),
-                                    .over_read = over_read,
-                                    .panel = panels + lane * kc};
-    };
-    if constexpr (std::is_same_v<Element, bfloat16>)
-      kernel.pack_bf16(fill(reinterpret_cast<const uint16_t*>(data)));
-    else
-      kernel.pack(fill(data));
-  }
+  auto request = [&]<class Source>(const Source* source) {
+    return PackPanels<Source, Acc>{.source = source,
+                                   .lane_offset = lane_offset.data(),
+                                   .lanes = static_cast<int64_t>(lane_offset.size()),
+                                   .width = width,
+                                   .k_offset = k_offset.data(),
+                                   .kc = static_cast<int64_t>(k_offset.size()),
+                                   .over_read = over_read,
+                                   .panels = panels};
+  };
+  if constexpr (std::is_same_v<Element, bfloat16>)
+    kernel.pack_bf16(request(reinterpret_cast<const uint16_t*>(data)));
+  else
+    kernel.pack(request(data));
 }
 template void pack_panels(const float*, std::span<const int64_t>, std::span<const int64_t>, int, bool, float*);
 template void pack_panels(const double*, std::span<const int64_t>, std::span<const int64_t>, int, bool, double*);
@@ -91,6 +86,18 @@ void MemorySource<Element, Acc>::pack(const PanelBlock& block, int width, Acc* p
                               panels + lane * block.kc);
   }
 }
+
+template <class Element, class Acc>
+int64_t MemorySource<Element, Acc>::step_in_place() const {
+  return std::is_same_v<Element, Acc> && lanes_.even_stride() == 1 ? k_.even_stride() : 0;
+}
+
+template <class Element, class Acc>
+const Acc* MemorySource<Element, Acc>::in_place(int64_t lane, int64_t k) const {
+  if constexpr (std::is_same_v<Element, Acc>) return data_ + lanes_.offset(lane) + k_.offset(k);
+  return nullptr;
+}
+
 template class MemorySource<float, float>;
 template class MemorySource<double, double>;
 template class MemorySource<bfloat16, float>;
