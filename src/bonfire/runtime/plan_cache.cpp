@@ -5,6 +5,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/runtime/planner.h"
+#include "bonfire/runtime/tuning.h"
 
 namespace bonfire::runtime {
 
@@ -137,6 +138,7 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
   }
   auto description = describe(trace, live, options);
   std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), leaf_layouts(trace), options);
+  save_tuning();
   std::lock_guard lock(plans.mutex);
   const Description* nearest = nullptr;
   for (const auto& [other, entries] : plans.plans)
