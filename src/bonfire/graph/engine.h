@@ -20,6 +20,7 @@ void register_engine(Engine* engine);
 struct RandomState {
   uint64_t seed = 0x5eed;
   uint64_t step = 0;
+  uint64_t parameters = 0;  // drawn so far; the next one has the stream of this number (nn/init.h)
 };
 RandomState& random_state();
 

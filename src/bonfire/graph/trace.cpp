@@ -200,6 +200,7 @@ bool TraceScope::active() { return current_trace != nullptr; }
 TraceScope::~TraceScope() { current_trace = before_; }
 
 PathScope::PathScope(std::string_view name) : before_(current_path) {
+  if (name.empty()) return;
   // Paths are few and live for ever; each thread keeps its own table, keyed by the parent's address and the name.
   thread_local std::unordered_map<std::string, std::unique_ptr<std::string>> paths;
   thread_local std::string key;
@@ -246,9 +247,6 @@ void synchronize() {
   commit();
   engine().synchronize();
 }
-void manual_seed(uint64_t seed) {
-  commit();  // what was asked for before draws from the seed before
-  random_state() = {seed, 0};
-}
+void manual_seed(uint64_t seed) { random_state() = {seed, 0}; }
 
 }  // namespace bonfire

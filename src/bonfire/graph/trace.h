@@ -78,7 +78,7 @@ class TraceScope {
   Trace* before_;
 };
 
-// Names the module whose ops are being traced: nodes carry "layer2.0.conv1".
+// Names the module whose ops are being traced: nodes carry "layer2.0.conv1". An empty name adds nothing.
 class PathScope {
  public:
   explicit PathScope(std::string_view name);

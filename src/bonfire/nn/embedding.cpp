@@ -1,0 +1,40 @@
+#include "bonfire/nn/embedding.h"
+
+#include <algorithm>
+
+#include "bonfire/base/error.h"
+#include "bonfire/ops/indexing.h"
+
+namespace bonfire::nn {
+
+namespace {
+
+void clear_row(const Variable& table, int64_t row) {
+  std::vector<std::byte> bytes = table.save();
+  auto row_bytes = static_cast<std::ptrdiff_t>(bytes.size()) / table.shape()[0];
+  std::fill_n(bytes.begin() + row * row_bytes, row_bytes, std::byte{0});
+  table.load(bytes);
+}
+
+}  // namespace
+
+Embedding::Embedding(const Options& options)
+    : Callable("Embedding"),
+      weight(Variable({{options.rows, options.size}, DType::f32, {}})),
+      padding_index_(options.padding_index) {
+  if (padding_index_ < -1 || padding_index_ >= options.rows)
+    throw_error<ConfigError>("[Embedding] padding_index is {}, expected -1 or a row below {}", padding_index_,
+                             options.rows);
+  init::apply(options.weight_init, init::normal(1), weight);
+  register_parameter("weight", weight);
+  std::string details = fmt::format("{}, {}", options.rows, options.size);
+  if (padding_index_ >= 0) {
+    clear_row(weight, padding_index_);
+    details += fmt::format(", padding_idx={}", padding_index_);
+  }
+  set_details(details);
+}
+
+Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids, {.padding_index = padding_index_}); }
+
+}  // namespace bonfire::nn

@@ -1,0 +1,33 @@
+#include "bonfire/nn/linear.h"
+
+#include <fmt/core.h>
+
+#include "bonfire/ops/matmul.h"
+
+namespace bonfire::nn {
+
+Linear::Linear(const Options& options)
+    : Callable("Linear"), weight(Variable({{options.out, options.in}, DType::f32, {}})) {
+  init::apply(options.weight_init, init::kaiming_uniform(), weight);
+  if (options.bias) {
+    bias = Parameter(Variable({{options.out}, DType::f32, {}}));
+    init::apply(options.bias_init, init::bias_of(weight.shape()), bias);
+  }
+  add_parameters();
+}
+
+Linear::Linear(const Parameter& tied_weight, const Parameter& tied_bias)
+    : Callable("Linear"), weight(tied_weight), bias(tied_bias) {
+  add_parameters();
+}
+
+void Linear::add_parameters() {
+  register_parameter("weight", weight);
+  if (bias.defined()) register_parameter("bias", bias);
+  set_details(fmt::format("in_features={}, out_features={}, bias={}", weight.shape()[1], weight.shape()[0],
+                          bias.defined() ? "True" : "False"));
+}
+
+Tensor Linear::forward(const Tensor& x) const { return linear(x, weight, bias.defined() ? bias.value() : Tensor()); }
+
+}  // namespace bonfire::nn

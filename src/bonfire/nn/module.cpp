@@ -1,0 +1,154 @@
+#include "bonfire/nn/module.h"
+
+#include <ostream>
+#include <sstream>
+#include <unordered_set>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::nn {
+
+struct Module::State {
+  std::string kind;
+  std::string details;
+  bool training = true;
+  std::vector<std::pair<std::string, Parameter>> parameters;
+  StateDict buffers;
+  std::vector<std::pair<std::string, Module>> children;
+};
+
+namespace {
+
+// Calls visit(path with a dot behind it, module) for a module and all inside it, in the order of names.
+template <class Visit>
+void walk(const Module& module, const std::string& prefix, const Visit& visit) {
+  visit(prefix, module);
+  for (const auto& [name, child] : module.named_children()) walk(child, prefix + name + ".", visit);
+}
+
+std::string indented(const std::string& text) {
+  std::string result;
+  for (char c : text) {
+    result += c;
+    if (c == '\n') result += "  ";
+  }
+  return result;
+}
+
+}  // namespace
+
+Module::Module(std::string kind) : state_(std::make_shared<State>()) { state_->kind = std::move(kind); }
+
+std::vector<std::pair<std::string, Module>> Module::named_children() const { return state_->children; }
+
+std::vector<std::pair<std::string, Parameter>> Module::named_parameters() const {
+  std::vector<std::pair<std::string, Parameter>> result;
+  std::unordered_set<const VariableState*> seen;
+  walk(*this, "", [&](const std::string& prefix, const Module& module) {
+    for (const auto& [name, parameter] : module.state_->parameters)
+      if (seen.insert(&parameter.state()).second) result.emplace_back(prefix + name, parameter);
+  });
+  return result;
+}
+
+std::vector<Parameter> Module::parameters() const {
+  std::vector<Parameter> result;
+  for (auto& [name, parameter] : named_parameters()) result.push_back(parameter);
+  return result;
+}
+
+StateDict Module::named_buffers() const {
+  StateDict result;
+  walk(*this, "", [&](const std::string& prefix, const Module& module) {
+    for (const auto& [name, buffer] : module.state_->buffers) result.push_back({prefix + name, buffer});
+  });
+  return result;
+}
+
+StateDict Module::state_dict() const {
+  StateDict result;
+  walk(*this, "", [&](const std::string& prefix, const Module& module) {
+    for (const auto& [name, parameter] : module.state_->parameters) result.push_back({prefix + name, parameter});
+    for (const auto& [name, buffer] : module.state_->buffers) result.push_back({prefix + name, buffer});
+  });
+  return result;
+}
+
+void Module::train(bool training) const {
+  walk(*this, "", [&](const std::string&, const Module& module) { module.state_->training = training; });
+}
+
+bool Module::training() const { return state_->training; }
+
+void Module::set_requires_grad(bool required) const {
+  for (const Parameter& parameter : parameters()) parameter.set_requires_grad(required);
+}
+
+void Module::to(Device device) const {
+  for (const auto& [name, variable] : state_dict()) variable.move_to(device);
+}
+
+LoadReport Module::load_state_dict(const StateDict& values, LoadOptions options) const {
+  return nn::load_state_dict(state_dict(), values, options);
+}
+
+void Module::save(const std::filesystem::path& file) const { save_state_dict(state_dict(), file, {{"format", "pt"}}); }
+
+LoadReport Module::load(const std::filesystem::path& file, LoadOptions options) const {
+  return nn::load_state_dict(state_dict(), file, options);
+}
+
+void Module::check_name(const std::string& name) const {
+  auto is_taken = [&] {
+    for (const auto& [other, parameter] : state_->parameters)
+      if (other == name) return true;
+    for (const auto& [other, buffer] : state_->buffers)
+      if (other == name) return true;
+    for (const auto& [other, child] : state_->children)
+      if (other == name) return true;
+    return false;
+  };
+  if (name.empty() || name.find('.') != std::string::npos)
+    throw_error<ConfigError>("[module] '{}' cannot be a name inside {}: it must not be empty and have no dot", name,
+                             state_->kind);
+  if (is_taken()) throw_error<ConfigError>("[module] {} already has something called '{}'", state_->kind, name);
+}
+
+Parameter Module::register_parameter(const std::string& name, Parameter parameter) {
+  check_name(name);
+  if (parameter.name().empty()) parameter.state().name = name;
+  state_->parameters.emplace_back(name, parameter);
+  return parameter;
+}
+
+Variable Module::register_buffer(const std::string& name, Variable buffer) {
+  check_name(name);
+  if (buffer.name().empty()) buffer.state().name = name;
+  state_->buffers.push_back({name, buffer});
+  return buffer;
+}
+
+void Module::add_child(const std::string& name, const Module& module) {
+  check_name(name);
+  // Variables are called by their path, for messages. One that is tied keeps the path of its first place.
+  for (const auto& [path, variable] : module.state_dict())
+    if (variable.name() == path) variable.state().name = name + "." + path;
+  state_->children.emplace_back(name, module).second.name_ = name;
+}
+
+void Module::set_details(std::string details) { state_->details = std::move(details); }
+
+std::ostream& operator<<(std::ostream& out, const Module& module) {
+  const Module::State& state = *module.state_;
+  out << state.kind << '(' << state.details;
+  for (const auto& [name, child] : state.children) out << "\n  (" << name << "): " << indented(to_string(child));
+  return out << (state.children.empty() ? ")" : "\n)");
+}
+
+std::string to_string(const Module& module) {
+  std::ostringstream out;
+  out << module;
+  return out.str();
+}
+
+}  // namespace bonfire::nn
