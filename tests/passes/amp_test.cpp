@@ -60,6 +60,21 @@ TEST(Amp, OpsThatNeedPrecisionGetF32) {
   EXPECT_EQ(probabilities.node->inputs[0].spec().dtype, DType::f32);
 }
 
+TEST(Amp, InputsThatAnOpKeepsStayInF32) {
+  Graph graph;
+  GraphValue q = feed(graph, {1, 2, 3, 4}), mask = feed(graph, {3, 3});
+  Attributes attributes{{"causal", 0}, {"scale", 0.5}};
+  GraphValue y = apply(graph, "attention", {q, q, q, mask}, attributes);
+  GraphValue dq = apply(graph, "attention_gradient", {y, y, {y.node, 1}, q, q, q, mask}, attributes);
+  graph.outputs = {dq};
+  amp()->run(graph, kAmp);
+  verify(graph, "amp");
+  EXPECT_EQ(dq.node->inputs[0].spec().dtype, DType::bf16);
+  EXPECT_EQ(dq.node->inputs[2].spec().dtype, DType::f32);  // the logarithm of the sum
+  EXPECT_EQ(dq.node->inputs[6], mask);
+  EXPECT_EQ(y.node->inputs[3], mask);
+}
+
 TEST(Amp, AssignmentsKeepTheVariablesType) {
   Graph graph;
   GraphValue w = variable(graph, {3, 3});

@@ -10,7 +10,7 @@
 namespace bonfire {
 
 struct GradOptions {
-  Tensor cotangent;  // gradient of `output`; ones when undefined (then it must have one element)
+  Tensor cotangent = {};  // gradient of `output`; ones when undefined (then it must have one element)
   bool retain_graph = false;
   bool create_graph = false;  // implies retain_graph
 };

@@ -11,7 +11,10 @@ std::unique_ptr<Graph> Graph::from_trace(const Trace& trace, std::span<const Val
   std::unordered_map<const Node*, GraphNode*> built;
   std::vector<GraphNode*> leaves;
   for (const Value& leaf : trace.leaves()) {
-    GraphNode* node = graph->add_input(leaf.node->is_leaf() ? leaf.node->leaf : LeafKind::feed, leaf.spec());
+    GraphNode* node = &graph->nodes_.emplace_back();
+    graph->positions_[node] = std::prev(graph->nodes_.end());
+    node->leaf = leaf.node->is_leaf() ? leaf.node->leaf : LeafKind::feed;
+    node->outputs.push_back(leaf.spec());
     node->leaf_position = static_cast<int>(leaves.size());
     if (leaf.node->variable) node->path = leaf.node->variable->name;
     leaves.push_back(node);
@@ -90,6 +93,33 @@ Uses::Uses(const Graph& graph) {
     for (const GraphValue& input : node.inputs) entries_[input].nodes.push_back(const_cast<GraphNode*>(&node));
   for (const GraphValue& output : graph.outputs) ++entries_[output].graph_uses;
   for (const GraphAssignment& assignment : graph.assignments) ++entries_[assignment.value].graph_uses;
+}
+
+void Uses::added(GraphNode* node) {
+  for (const GraphValue& input : node->inputs) entries_[input].nodes.push_back(node);
+}
+
+void Uses::replace(Graph& graph, GraphValue from, GraphValue to) {
+  auto found = entries_.find(from);
+  if (found == entries_.end()) return;
+  Entry moved = std::move(found->second);
+  entries_.erase(found);
+  for (GraphNode* user : moved.nodes) std::replace(user->inputs.begin(), user->inputs.end(), from, to);
+  if (moved.graph_uses > 0) {
+    std::replace(graph.outputs.begin(), graph.outputs.end(), from, to);
+    for (GraphAssignment& assignment : graph.assignments)
+      if (assignment.value == from) assignment.value = to;
+  }
+  Entry& target = entries_[to];
+  target.nodes.insert(target.nodes.end(), moved.nodes.begin(), moved.nodes.end());
+  target.graph_uses += moved.graph_uses;
+}
+
+void Uses::erase(Graph& graph, GraphNode* node) {
+  for (const GraphValue& input : node->inputs)
+    if (auto found = entries_.find(input); found != entries_.end()) std::erase(found->second.nodes, node);
+  for (int i = 0; i < static_cast<int>(node->outputs.size()); ++i) entries_.erase({node, i});
+  graph.erase(node);
 }
 
 const std::vector<GraphNode*>& Uses::nodes(GraphValue value) const {

@@ -73,10 +73,14 @@ class Graph {
 
 inline const TensorSpec& GraphValue::spec() const { return node->outputs[index]; }
 
-// Who uses each value: nodes (one entry per input slot), and how often the graph itself does (outputs, assignments).
+// Who uses each value: nodes (one entry per input slot), and how often the graph itself does (outputs, assignments). A
+// pass that changes the graph through it keeps it true without looking at the whole graph again.
 class Uses {
  public:
   explicit Uses(const Graph& graph);
+  void added(GraphNode* node);                                 // a new node, or one whose inputs were set anew
+  void replace(Graph& graph, GraphValue from, GraphValue to);  // as Graph::replace_uses, at the cost of the users
+  void erase(Graph& graph, GraphNode* node);                   // of an unused node
   const std::vector<GraphNode*>& nodes(GraphValue value) const;
   int graph_uses(GraphValue value) const;
   bool only_user(GraphValue value, const GraphNode* user) const;  // used by that node alone, in one slot or several

@@ -132,8 +132,8 @@ class Scalar {
   std::shared_ptr<double> cell_;
 };
 
-void commit();       // launches what this thread has pending
-void synchronize();  // commits, and waits for every device
-void manual_seed(uint64_t seed);
+void commit();                    // launches what this thread has pending
+void synchronize();               // commits, and waits for every device
+void manual_seed(uint64_t seed);  // commits, and begins the random numbers again
 
 }  // namespace bonfire

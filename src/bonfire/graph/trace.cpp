@@ -247,6 +247,9 @@ void synchronize() {
   commit();
   engine().synchronize();
 }
-void manual_seed(uint64_t seed) { random_state() = {seed, 0}; }
+void manual_seed(uint64_t seed) {
+  commit();  // what was asked for before draws from the seed before
+  random_state() = {seed, 0};
+}
 
 }  // namespace bonfire

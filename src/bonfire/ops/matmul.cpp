@@ -41,7 +41,9 @@ OutputSpecs infer_matmul_bias_act(const InferContext& context) {
   TensorSpec result = infer_product(context);
   require_activation(context);
   if (context.attributes.flag("has_bias")) {
-    require_shape(context, 2, "bias", {result.shape[-1]});
+    const Shape& bias = context.input(2).shape;
+    bool row = bias.rank() > 0 && bias[-1] == result.shape[-1] && bias.count() == bias[-1];
+    if (!row) require_shape(context, 2, "bias", {result.shape[-1]});
     require_bias_type(context, 2, result.dtype);
   }
   return {result};

@@ -5,7 +5,7 @@
 //   matmul(a [..., M, K], b [..., K, N]) → [..., M, N]
 //     attributes: transpose_a, transpose_b (0 or 1: the last two axes of that operand are swapped). Leading axes
 //     broadcast. Both operands have rank ≥ 2 and the same floating type. Differentiable any number of times.
-//   matmul_bias_act(a, b[, bias [N]]) → activation(matmul(a, b) + bias)
+//   matmul_bias_act(a, b[, bias [N] or [1, …, N]]) → activation(matmul(a, b) + bias)
 //     attributes: transpose_a, transpose_b, has_bias (0 or 1), activation (-1, or the ElementwiseFunction relu, gelu,
 //     gelu_tanh, tanh, sigmoid or silu). bias has a's type, or f32 beside bf16 and f16. Made by fusion only: it has no
 //     gradient.

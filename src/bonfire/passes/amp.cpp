@@ -55,8 +55,10 @@ class Rewrite {
   }
 
   void cast_floats(GraphNode& node, DType from, DType to) {
-    for (GraphValue& input : node.inputs)
-      if (input.spec().dtype == from) input = as(input, to, &node);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      bool keeps = i < 32 && (node.op->amp_keeps >> i & 1U) != 0;
+      if (!keeps && node.inputs[i].spec().dtype == from) node.inputs[i] = as(node.inputs[i], to, &node);
+    }
   }
 
   bool infer(GraphNode& node) {

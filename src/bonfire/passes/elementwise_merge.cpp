@@ -40,7 +40,7 @@ bool can_merge(const GraphNode& producer, const GraphNode& consumer, const Uses&
          instruction_count(producer) + instruction_count(consumer) <= kMostInstructions;
 }
 
-GraphNode* merge(Graph& graph, GraphNode* producer, GraphNode* consumer) {
+GraphNode* merge(Graph& graph, Uses& uses, GraphNode* producer, GraphNode* consumer) {
   ElementwiseProgram first = program_of(*producer), second = program_of(*consumer), merged;
   std::vector<GraphValue> inputs = merged_inputs(*producer, *consumer);
   merged.inputs = static_cast<int>(inputs.size());
@@ -73,9 +73,10 @@ GraphNode* merge(Graph& graph, GraphNode* producer, GraphNode* consumer) {
   GraphNode* node = graph.add(fused_elementwise_op(), inputs, {{"program", std::span<const int64_t>(words)}}, consumer);
   node->path = consumer->path;
   node->recomputed = consumer->recomputed;
-  for (int i = 0; i < static_cast<int>(consumer->outputs.size()); ++i) graph.replace_uses({consumer, i}, {node, i});
-  graph.erase(consumer);
-  graph.erase(producer);
+  uses.added(node);
+  for (int i = 0; i < static_cast<int>(consumer->outputs.size()); ++i) uses.replace(graph, {consumer, i}, {node, i});
+  uses.erase(graph, consumer);
+  uses.erase(graph, producer);
   return node;
 }
 

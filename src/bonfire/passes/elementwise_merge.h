@@ -10,6 +10,6 @@ namespace bonfire::passes {
 bool can_merge(const GraphNode& producer, const GraphNode& consumer, const Uses& uses);
 
 // Replaces both by one fused_elementwise node in consumer's place and returns it. The old nodes are erased.
-GraphNode* merge(Graph& graph, GraphNode* producer, GraphNode* consumer);
+GraphNode* merge(Graph& graph, Uses& uses, GraphNode* producer, GraphNode* consumer);
 
 }  // namespace bonfire::passes

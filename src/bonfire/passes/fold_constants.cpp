@@ -75,6 +75,7 @@ class FoldConstants final : public Pass {
 
   void run(Graph& graph, const Options&) const override {
     const Op& constant = find_op("constant");
+    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end(); ++position) {
       GraphNode& node = *position;
       if (node.is_input()) continue;
@@ -88,9 +89,9 @@ class FoldConstants final : public Pass {
                                      {"device_index", spec.device.index}},
                                     &node);
         made->path = node.path;
-        graph.replace_uses({&node, 0}, {made, 0});
+        uses.replace(graph, {&node, 0}, {made, 0});
       } else if (std::optional<GraphValue> kept = identity(node)) {
-        graph.replace_uses({&node, 0}, *kept);
+        uses.replace(graph, {&node, 0}, *kept);
       }
     }
   }

@@ -13,10 +13,11 @@ class FuseAddAct final : public Pass {
 
   void run(Graph& graph, const Options& options) const override {
     if (!options.fuse_elewise_add_act_ops) return;
+    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       if (!is_activation(*node) || !is_addition(*node->inputs[0].node)) continue;
-      if (can_merge(*node->inputs[0].node, *node, Uses(graph))) merge(graph, node->inputs[0].node, node);
+      if (can_merge(*node->inputs[0].node, *node, uses)) merge(graph, uses, node->inputs[0].node, node);
     }
   }
 };

@@ -27,16 +27,16 @@ class FuseBiasAct final : public Pass {
   void run(Graph& graph, const Options&) const override {
     const Family families[] = {{find_op("conv2d"), find_op("conv2d_bias_act"), -3},
                                {find_op("matmul"), find_op("matmul_bias_act"), -1}};
+    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       for (const Family& family : families)
-        if (node->op == &family.plain) fuse(graph, *node, family);
+        if (node->op == &family.plain) fuse(graph, uses, *node, family);
     }
   }
 
  private:
-  static void fuse(Graph& graph, GraphNode& node, const Family& family) {
-    Uses uses(graph);
+  static void fuse(Graph& graph, Uses& uses, GraphNode& node, const Family& family) {
     GraphNode* last = &node;
     std::vector<GraphValue> inputs = node.inputs;
     bool has_bias = false;
@@ -62,7 +62,8 @@ class FuseBiasAct final : public Pass {
     GraphNode* fused = graph.add(family.fused, std::move(inputs), std::move(attributes), last);
     fused->path = node.path;
     fused->recomputed = node.recomputed;
-    graph.replace_uses({last, 0}, {fused, 0});
+    uses.added(fused);
+    uses.replace(graph, {last, 0}, {fused, 0});
   }
 };
 

@@ -12,27 +12,20 @@ class FuseElementwise final : public Pass {
 
   void run(Graph& graph, const Options& options) const override {
     if (!options.fuse_elementwise) return;
-    while (fuse_once(graph)) {
+    Uses uses(graph);
+    for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
+      GraphNode* node = &*position++;
+      while (node != nullptr) node = fuse_into(graph, uses, node);
     }
   }
 
  private:
-  // One sweep; merging invalidates the table of uses only for values that disappear, so a sweep can go on.
-  static bool fuse_once(Graph& graph) {
-    Uses uses(graph);
-    bool any = false;
-    for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
-      GraphNode* node = &*position++;
-      if (node->is_input() || !node->op->has(Trait::elementwise)) continue;
-      for (const GraphValue& input : node->inputs) {
-        if (!can_merge(*input.node, *node, uses)) continue;
-        merge(graph, input.node, node);
-        any = true;
-        uses = Uses(graph);
-        break;
-      }
-    }
-    return any;
+  // Merges one producer into the node; returns the merged node, or null when there is nothing to merge.
+  static GraphNode* fuse_into(Graph& graph, Uses& uses, GraphNode* node) {
+    if (node->is_input() || !node->op->has(Trait::elementwise)) return nullptr;
+    for (const GraphValue& input : node->inputs)
+      if (can_merge(*input.node, *node, uses)) return merge(graph, uses, input.node, node);
+    return nullptr;
   }
 };
 

@@ -52,12 +52,13 @@ class Chooser {
     layouts_[{const_cast<GraphNode*>(&variable), 0}] = layout;
   }
 
-  // Elements that a candidate would make us move, as a stand-in for time when nothing was measured.
+  // Bytes that a candidate would make us move first.
   int64_t reorder_cost(const GraphNode& node, const Candidate& candidate) const {
     int64_t cost = 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const GraphValue& input = node.inputs[i];
-      if (!is_free(input) && !(layouts_.at(input) == candidate.input_layouts[i])) cost += input.spec().shape.count();
+      if (!is_free(input) && !(layouts_.at(input) == candidate.input_layouts[i]))
+        cost += static_cast<int64_t>(input.spec().bytes());
     }
     return cost;
   }

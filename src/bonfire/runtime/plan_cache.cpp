@@ -5,6 +5,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/runtime/planner.h"
+#include "bonfire/runtime/tuning.h"
 
 namespace bonfire::runtime {
 
@@ -86,10 +87,17 @@ std::shared_ptr<Description> describe(const Trace& trace, std::span<const Value>
   return description;
 }
 
-// How many leading nodes two traces share: the earlier plan with the most is the one to compare with.
+// How many leading nodes two traces share.
 size_t common_nodes(const Description& a, const Description& b) {
   size_t same = 0;
   while (same < a.nodes.size() && same < b.nodes.size() && a.nodes[same] == b.nodes[same]) ++same;
+  return same;
+}
+
+// The earlier plan with the highest likeness is the one to compare with.
+size_t likeness(const Description& a, const Description& b) {
+  size_t same = common_nodes(a, b);
+  for (size_t i = 0; i < a.inputs.size() && i < b.inputs.size(); ++i) same += a.inputs[i] == b.inputs[i] ? 1 : 0;
   return same;
 }
 
@@ -130,11 +138,12 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
   }
   auto description = describe(trace, live, options);
   std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), leaf_layouts(trace), options);
+  save_tuning();
   std::lock_guard lock(plans.mutex);
   const Description* nearest = nullptr;
   for (const auto& [other, entries] : plans.plans)
     for (const Entry& entry : entries)
-      if (nearest == nullptr || common_nodes(*description, *entry.description) > common_nodes(*description, *nearest))
+      if (nearest == nullptr || likeness(*description, *entry.description) > likeness(*description, *nearest))
         nearest = entry.description.get();
   ++plans.statistics.compiled;
   plans.statistics.last_reason = explain(*description, nearest);

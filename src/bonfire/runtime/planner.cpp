@@ -284,15 +284,16 @@ class Planner {
   }
 
   int address(PlanProgram& program, const Location& location, size_t bytes) {
-    for (size_t i = 0; i < program.locations.size(); ++i)
-      if (program.locations[i] == location && program.program->addresses[i].bytes == bytes) return static_cast<int>(i);
+    auto key = std::tuple(program.program.get(), location.source, location.index, location.offset, bytes);
+    auto [slot, fresh] = addresses_.emplace(key, static_cast<int>(program.locations.size()));
+    if (!fresh) return slot->second;
     Address address{AddressKind::fixed, bytes, 0};
     if (location.source == Source::feed) address.kind = AddressKind::feed;
     if (location.source == Source::output || location.source == Source::crossing) address.kind = AddressKind::output;
     if (location.source == Source::scalar) address = {AddressKind::scalars, bytes, location.offset};
     program.locations.push_back(location);
     program.program->addresses.push_back(address);
-    return static_cast<int>(program.locations.size()) - 1;
+    return slot->second;
   }
 
   void add_step(PlanProgram& program, GraphNode& node) {
@@ -345,6 +346,7 @@ class Planner {
   std::unordered_set<int> taken_over_;
   std::map<Device, std::vector<size_t>> slot_offsets_;
   std::map<Device, size_t> arena_bytes_;
+  std::map<std::tuple<const Program*, Source, int, size_t, size_t>, int> addresses_;
 };
 
 }  // namespace

@@ -1,0 +1,189 @@
+// A backend may offer several kernels for a node; here every one of them is run by itself, in the layouts it asks for,
+// on memory full of NaN, and must give what the first one gives.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/kernel/kernel.h"
+#include "bonfire/ops/elementwise_functions.h"
+#include "tests/ops/op_case.h"
+
+namespace bonfire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr std::byte kGarbage{0xFF};  // NaN in every floating type
+
+Bytes random_bytes(const TensorSpec& spec, uint64_t salt) {
+  // Positive, so that an operand may stand for a variance.
+  Tensor tensor =
+      op_test::make_tensor(op_test::draw(op_test::floats(spec.shape, 0.1, 1), salt), spec.shape, spec.dtype);
+  Bytes bytes(spec.bytes());
+  tensor.copy_to_host(bytes);
+  return bytes;
+}
+
+std::vector<double> numbers(const Bytes& bytes, const TensorSpec& spec) {
+  return Tensor::from_bytes(bytes, spec).to_vector<double>();
+}
+
+// All outputs of the node, row-major.
+std::vector<Bytes> run_candidate(const GraphNode& node, const Candidate& candidate, const std::vector<Bytes>& inputs,
+                                 ThreadPool& threads) {
+  std::vector<Bytes> arranged, outputs, results;
+  std::vector<void*> in, out;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TensorSpec& spec = node.inputs[i].spec();
+    arranged.emplace_back(inputs[i].size());
+    convert_layout(inputs[i].data(), {}, arranged[i].data(), candidate.input_layouts[i], spec.shape, spec.dtype);
+  }
+  for (const TensorSpec& spec : node.outputs) outputs.emplace_back(spec.bytes(), kGarbage);
+  for (Bytes& bytes : arranged) in.push_back(bytes.data());
+  for (Bytes& bytes : outputs) out.push_back(bytes.data());
+  Bytes workspace(candidate.workspace_bytes, kGarbage);
+  candidate.build()->run({in, out, workspace.data(), &threads, nullptr});
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    results.emplace_back(outputs[o].size());
+    convert_layout(outputs[o].data(), candidate.output_layouts[o], results[o].data(), {}, node.outputs[o].shape,
+                   node.outputs[o].dtype);
+  }
+  return results;
+}
+
+void expect_near(const std::vector<Bytes>& found, const std::vector<Bytes>& expected, const GraphNode& node,
+                 const std::string& name) {
+  for (size_t o = 0; o < found.size(); ++o) {
+    std::vector<double> a = numbers(found[o], node.outputs[o]), b = numbers(expected[o], node.outputs[o]);
+    double largest = 1, unit = node.outputs[o].dtype == DType::bf16 ? 1e-2 : 1e-5;
+    for (double value : b) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < a.size(); ++i)
+      ASSERT_NEAR(a[i], b[i], unit * largest) << name << ", output " << o << ", element " << i;
+  }
+}
+
+// Runs every candidate, and returns the outputs of the first. Operands that are not given are random.
+std::vector<Bytes> check_candidates(const char* op, const std::vector<TensorSpec>& specs, const Attributes& attributes,
+                                    std::vector<Bytes> inputs = {}) {
+  Graph graph;
+  std::vector<GraphValue> values;
+  std::vector<Layout> arriving(specs.size());
+  for (const TensorSpec& spec : specs) {
+    if (inputs.size() == values.size()) inputs.push_back(random_bytes(spec, inputs.size()));
+    values.push_back({graph.add_input(LeafKind::feed, spec), 0});
+  }
+  const GraphNode& node = *graph.add(find_op(op), values, attributes);
+  std::vector<Candidate> candidates = candidates_for({node, arriving});
+  EXPECT_EQ(candidates.size(), 2U) << op;
+  ThreadPool threads(cpu::cpu_threads());
+  std::vector<Bytes> expected = run_candidate(node, candidates[0], inputs, threads);
+  for (size_t o = 0; o < expected.size(); ++o)
+    for (double value : numbers(expected[o], node.outputs[o])) EXPECT_TRUE(std::isfinite(value)) << op;
+  for (const Candidate& candidate : candidates)
+    expect_near(run_candidate(node, candidate, inputs, threads), expected, node,
+                std::string(op) + " " + candidate.name);
+  return expected;
+}
+
+// Each op of the family in the given type, on shapes that are multiples of nothing.
+class DenseCandidates : public ::testing::TestWithParam<DType> {
+ protected:
+  TensorSpec image(const Shape& shape) const { return {shape, GetParam(), {}}; }
+  TensorSpec statistic(int64_t channels) const {
+    return {{channels}, GetParam() == DType::f64 ? DType::f64 : DType::f32, {}};
+  }
+};
+
+Attributes convolution(int64_t groups) {
+  return {{"stride", Shape{2, 1}}, {"padding", Shape{1, 2}}, {"dilation", Shape{1, 2}}, {"groups", groups}};
+}
+
+TEST_P(DenseCandidates, OfConvolutionAgree) {
+  for (int64_t groups : {1, 2, 6}) {
+    Shape x{2, 6, 9, 7}, weight{12, 6 / groups, 3, 3}, y{2, 12, 5, 7};
+    check_candidates("conv2d", {image(x), image(weight)}, convolution(groups));
+    Attributes attributes = convolution(groups);
+    attributes.set({"input_size", Shape{9, 7}});
+    check_candidates("conv2d_input_gradient", {image(y), image(weight)}, attributes);
+    attributes = convolution(groups);
+    attributes.set({"kernel_size", Shape{3, 3}});
+    check_candidates("conv2d_weight_gradient", {image(y), image(x)}, attributes);
+    attributes = convolution(groups);
+    attributes.set({"has_bias", 1});
+    attributes.set({"has_residual", 1});
+    attributes.set({"activation", static_cast<int>(ElementwiseFunction::relu)});
+    check_candidates("conv2d_bias_act", {image(x), image(weight), statistic(12), image(y)}, attributes);
+  }
+}
+
+TEST_P(DenseCandidates, OfPoolingAgree) {
+  Shape x{2, 67, 7, 5}, y{2, 67, 4, 3};
+  Attributes window{{"kernel", Shape{3, 3}}, {"stride", Shape{2, 2}}, {"padding", Shape{1, 1}}, {"ceil_mode", 0}};
+  check_candidates("max_pool2d", {image(x)}, window);
+  Attributes average = window;
+  average.set({"count_include_pad", 1});
+  check_candidates("avg_pool2d", {image(x)}, average);
+  average.set({"input_size", Shape{7, 5}});
+  check_candidates("avg_pool2d_gradient", {image(y)}, average);
+  check_candidates("adaptive_avg_pool2d", {image(x)}, {{"output_size", Shape{3, 4}}});
+  check_candidates("adaptive_avg_pool2d_gradient", {image(y)}, {{"input_size", Shape{7, 5}}});
+}
+
+TEST_P(DenseCandidates, OfMaxPoolGradientAgreeOnTies) {
+  TensorSpec x = image({2, 67, 7, 5}), y = image({2, 67, 4, 3});
+  Attributes window{{"kernel", Shape{3, 3}}, {"stride", Shape{2, 2}}, {"padding", Shape{1, 1}}, {"ceil_mode", 1}};
+  // Three distinct values, so that most windows have several maxima.
+  Bytes values(x.bytes());
+  op_test::make_tensor(op_test::draw(op_test::integers(x.shape, 0, 3), 1), x.shape, x.dtype).copy_to_host(values);
+  Bytes pooled = check_candidates("max_pool2d", {x}, window, {values})[0];
+  Bytes dx = check_candidates("max_pool2d_gradient", {y, x, y}, window, {random_bytes(y, 2), values, pooled})[0];
+  double given = 0, passed_on = 0;
+  for (double value : numbers(random_bytes(y, 2), y)) given += value;
+  for (double value : numbers(dx, x)) passed_on += value;
+  EXPECT_NEAR(passed_on, given, 0.01 * given);
+}
+
+TEST_P(DenseCandidates, OfBatchNormAgree) {
+  for (int64_t channels : {1, 3, 70}) {
+    TensorSpec x = image({3, channels, 5, 9}), s = statistic(channels);
+    Attributes eps{{"eps", 1e-5}};
+    check_candidates("batch_norm_statistics", {x}, {});
+    check_candidates("batch_norm_gradient_sums", {x, x, s, s}, eps);
+    Attributes apply = eps;
+    apply.set({"count", -1});
+    check_candidates("batch_norm_gradient_apply", {x, x, s, s, s, s, s}, apply);
+    Attributes normalize = eps;
+    normalize.set({"training", 1});
+    check_candidates("batch_norm_normalize", {x, s, s, s, s}, normalize);
+  }
+}
+
+TEST_P(DenseCandidates, OfFusedBatchNormAgree) {
+  TensorSpec x = image({3, 70, 5, 9}), s = statistic(70);
+  for (ElementwiseFunction function : {ElementwiseFunction::relu, ElementwiseFunction::tanh}) {
+    Attributes fused{{"eps", 1e-5}, {"activation", static_cast<int>(function)}, {"has_residual", 1}};
+    check_candidates("batch_norm_act", {x, s, s, s, s, x}, fused);
+    check_candidates("batch_norm_act_gradient_sums", {x, x, s, s, s, s, x}, fused);
+    fused.set({"count", -1});
+    check_candidates("batch_norm_act_gradient_apply", {x, x, s, s, s, s, s, s, x}, fused);
+    fused.set({"has_residual", 0});
+    check_candidates("batch_norm_act_gradient_apply", {x, x, s, s, s, s, s, s}, fused);
+  }
+}
+
+TEST(ImageCandidates, OfNormalizeImageAgree) {
+  TensorSpec statistic{{3}, DType::f32, {}};
+  check_candidates("normalize_image", {{{2, 5, 7, 3}, DType::u8, {}}, statistic, statistic},
+                   {{"dtype", DType::f32}, {"channels_last", 1}});
+  check_candidates("normalize_image", {{{2, 3, 5, 7}, DType::u8, {}}, statistic, statistic},
+                   {{"dtype", DType::bf16}, {"channels_last", 0}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DenseCandidates, ::testing::Values(DType::f32, DType::f64, DType::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace bonfire

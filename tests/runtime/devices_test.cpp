@@ -1,0 +1,159 @@
+// Several CPU devices stand in for several accelerators.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/kernel/kernel.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/reduce.h"
+#include "bonfire/runtime/compile.h"
+#include "tests/support/expect_error.h"
+
+namespace bonfire {
+namespace {
+
+const Device kFirst{DeviceType::cpu, 0}, kSecond{DeviceType::cpu, 1};
+
+OutputSpecs same_spec(const InferContext& context) { return {context.input(0)}; }
+
+TEST(DeviceQueues, AGraphWhoseHalvesLiveOnTwoDevicesRunsRight) {
+  Tensor x = Tensor::from<float>({1, 2, 3}, {3}, kFirst);
+  Tensor y = (x * 2.0).to(kSecond) + 1.0;
+  Tensor z = (y * y).to(kFirst) + x;
+  EXPECT_EQ(y.device(), kSecond);
+  EXPECT_EQ(z.to_vector<float>(), (std::vector<float>{10, 27, 52}));
+}
+
+TEST(DeviceQueues, GradientsCrossBack) {
+  const float start[] = {1, 2};
+  Parameter a(Variable::from<float>(start, {2}, kFirst)), b(Variable::from<float>(start, {2}, kSecond));
+  for (int step = 0; step < 3; ++step) {
+    Tensor loss = sum(square(a.value()).to(kSecond) * b.value());
+    loss.backward();
+    EXPECT_EQ(a.grad().device(), kFirst);
+    EXPECT_EQ(a.grad().to_vector<float>(), (std::vector<float>{2, 8}));
+    EXPECT_EQ(b.grad().to_vector<float>(), (std::vector<float>{1, 4}));
+    a.clear_grad();
+    b.clear_grad();
+  }
+}
+
+TEST(DeviceQueues, MixingDevicesInOneOpIsAnErrorThatSaysWhatToDo) {
+  Tensor x = Tensor::from<float>({1}, {1}, kFirst), y = Tensor::from<float>({1}, {1}, kSecond);
+  EXPECT_ERROR(x + y, ShapeError, "to(device)");
+}
+
+// Two kernels that each wait until the other has started: only overlapping queues can finish.
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int arrived = 0;
+};
+Meeting meeting;
+
+const Op& meet_op = register_op({.name = "meet_for_test", .infer = same_spec});
+const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, [](const KernelRequest& request) {
+  return one_candidate(request, [](const Run& run) {
+    std::unique_lock lock(meeting.mutex);
+    ++meeting.arrived;
+    meeting.changed.notify_all();
+    if (!meeting.changed.wait_for(lock, std::chrono::seconds(20), [] { return meeting.arrived >= 2; }))
+      throw_error<TimeoutError>("the other device never ran");
+    *run.output<float>() = *run.input<float>(0);
+  });
+});
+
+TEST(DeviceQueues, HalvesOnTwoDevicesOverlap) {
+  Tensor x = Tensor::from<float>({5}, {1}, kFirst), y = Tensor::from<float>({6}, {1}, kSecond);
+  Tensor a = trace_op(meet_op, {x}), b = trace_op(meet_op, {y});
+  EXPECT_EQ((a + b.to(kFirst)).item<float>(), 11);
+}
+
+const Op& fail_op = register_op({.name = "fail_for_test", .infer = same_spec});
+const bool fail_kernel = register_kernel("fail_for_test", DeviceType::cpu, [](const KernelRequest& request) {
+  return one_candidate(request, [](const Run&) { throw_error<DataError>("the disk is on fire"); });
+});
+
+TEST(ExecutorErrors, AFailureAtRunTimeNamesOpAndModuleAndMarksWhatItTouched) {
+  const float start[] = {1};
+  Variable w = Variable::from<float>(start, {1});
+  w.state().name = "w";
+  {
+    PathScope path("layer3");
+    w.assign(trace_op(fail_op, {w.value()}));
+  }
+  commit();
+  engine().synchronize();
+  EXPECT_ERROR(w.value(), GraphError, "[fail_for_test] in module layer3");
+  EXPECT_ERROR(w.value(), GraphError, "the disk is on fire");
+  w.load(std::as_bytes(std::span<const float>(start)));
+  EXPECT_EQ(w.value().item<float>(), 1);
+}
+
+TEST(ExecutorErrors, AFailureSurfacesWhenTheValueIsRead) {
+  Tensor x = Tensor::from<float>({1}, {1});
+  Tensor y = trace_op(fail_op, {x});
+  EXPECT_ERROR(y.item<float>(), DeviceError, "[fail_for_test] failed on cpu:0");
+  engine().synchronize();
+  EXPECT_EQ((x + 1.0).item<float>(), 2);
+}
+
+TEST(ExecutorErrors, AnOpWithoutAKernelIsNamed) {
+  static const Op& nowhere = register_op({.name = "nowhere_for_test", .infer = same_spec});
+  Tensor x = Tensor::from<float>({1}, {1});
+  Tensor y = trace_op(nowhere, {x});
+  EXPECT_ERROR(commit(), DeviceError, "[nowhere_for_test] there is no kernel on cpu:0");
+}
+
+TEST(ExecutorThreads, ThreadsTraceAndRunAtTheSameTime) {
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t, &right] {
+      Device device{DeviceType::cpu, static_cast<int16_t>(t % 2)};
+      const float start[] = {static_cast<float>(t + 1)};
+      Parameter w(Variable::from<float>(start, {1}, device));
+      for (int i = 0; i < 20; ++i) {
+        Tensor loss = sum(square(w.value()));
+        loss.backward();
+        w.assign(w.value() - w.grad() * 0.25);
+        commit();
+        w.clear_grad();
+      }
+      float expected = static_cast<float>(t + 1);
+      for (int i = 0; i < 20; ++i) expected -= 0.25F * (2 * expected);
+      right += std::abs(w.value().item<float>() - expected) < 1e-6F ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 4);
+}
+
+TEST(ExecutorThreads, CompiledStepsShareAPlanAcrossThreads) {
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&right] {
+      const float start[] = {0};
+      Variable w = Variable::from<float>(start, {1});
+      auto step = compile([&](const Tensor& x) {
+        w.assign(w.value() + x);
+        return w.value();
+      });
+      Tensor one = Tensor::from<float>({1}, {1});
+      for (int i = 0; i < 50; ++i) step(one);
+      right += w.value().item<float>() == 50 ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 4);
+}
+
+}  // namespace
+}  // namespace bonfire

@@ -1,0 +1,84 @@
+#include "bonfire/runtime/tuning.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::runtime {
+namespace {
+
+OutputSpecs same_spec(const InferContext& context) { return {context.input(0)}; }
+const Op& choice_op = register_op({.name = "choice_for_test", .infer = same_spec});
+
+// Two candidates that differ only in how long they take.
+std::vector<Candidate> two_candidates(const KernelRequest& request) {
+  std::vector<Candidate> list;
+  list.push_back(
+      make_candidate(request, "slow", [](const Run&) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }));
+  list.push_back(make_candidate(request, "quick", [](const Run&) {}));
+  return list;
+}
+const bool registered = register_kernel("choice_for_test", DeviceType::cpu, two_candidates);
+
+class Tuning : public ::testing::Test {
+ protected:
+  Tuning() {
+    setenv("BONFIRE_CACHE", folder_.path().c_str(), 1);
+    set_tuning_record(R"({"times": {}})");
+    node_ = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{64}, DType::f32, {}}), 0}});
+  }
+  ~Tuning() override {
+    set_tuning_record(R"({"times": {}})");
+    unsetenv("BONFIRE_CACHE");
+    setenv("BONFIRE_TUNE", "off", 1);
+  }
+
+  std::string pick(const char* mode, std::vector<int64_t> reorder_bytes = {0, 0}) {
+    setenv("BONFIRE_TUNE", mode, 1);
+    const Layout arriving[] = {{}};
+    std::vector<Candidate> candidates = candidates_for({*node_, arriving});
+    return candidates[pick_candidate(*node_, candidates, reorder_bytes)].name;
+  }
+
+  bonfire::testing::ScratchFolder folder_;
+  Graph graph_;
+  GraphNode* node_;
+};
+
+TEST_F(Tuning, FullTimesTheCandidatesAndTakesTheQuickest) { EXPECT_EQ(pick("full"), "quick"); }
+
+TEST_F(Tuning, OffTakesTheFewestReorders) {
+  EXPECT_EQ(pick("off"), "slow");
+  EXPECT_EQ(pick("off", {100, 0}), "quick");
+}
+
+TEST_F(Tuning, ReordersCountAgainstAQuickCandidate) { EXPECT_EQ(pick("full", {0, int64_t{1} << 30}), "slow"); }
+
+TEST_F(Tuning, CachedMeasuresNothing) {
+  EXPECT_EQ(pick("cached"), "slow");
+  EXPECT_EQ(tuning_record().find("quick"), std::string::npos);
+}
+
+TEST_F(Tuning, TheRecordIsWrittenAndServesLater) {
+  pick("full");
+  save_tuning();
+  std::vector<std::byte> bytes = base::read_file(folder_.path() / "tuning.json");
+  set_tuning_record(R"({"times": {}})");
+  EXPECT_EQ(pick("cached"), "slow");
+  set_tuning_record(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  EXPECT_EQ(pick("cached"), "quick");
+}
+
+TEST_F(Tuning, BadInputIsNamed) {
+  EXPECT_ERROR(pick("sometimes"), ConfigError, "off, cached or full");
+  EXPECT_ERROR(set_tuning_record("[1, 2"), DataError, "not a tuning record");
+}
+
+}  // namespace
+}  // namespace bonfire::runtime
