@@ -41,5 +41,11 @@ TEST(TensorSpec, PrintsTypeShapeAndDevice) {
   EXPECT_EQ((TensorSpec{{64, 10}, DType::bf16, {}}).bytes(), 1280U);
 }
 
+TEST(Layout, ExtentsOfOneMakeLayoutsEqual) {
+  EXPECT_TRUE(same_places({8, 512, 1, 1}, {}, channels_last()));
+  EXPECT_TRUE(same_places({8, 1, 28, 28}, {}, channels_last()));
+  EXPECT_FALSE(same_places({8, 2, 28, 28}, {}, channels_last()));
+}
+
 }  // namespace
 }  // namespace bonfire

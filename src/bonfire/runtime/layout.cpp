@@ -52,12 +52,20 @@ class Chooser {
     layouts_[{const_cast<GraphNode*>(&variable), 0}] = layout;
   }
 
+  // Whether the value, or a reordered copy made for an earlier user, lies so already.
+  bool lies_as(const GraphValue& value, const Layout& wanted) const {
+    if (same_places(value.spec().shape, layouts_.at(value), wanted)) return true;
+    auto copies = made_.find(value);
+    return copies != made_.end() && std::any_of(copies->second.begin(), copies->second.end(),
+                                                [&](const Made& made) { return made.layout == wanted; });
+  }
+
   // Bytes that a candidate would make us move first.
   int64_t reorder_cost(const GraphNode& node, const Candidate& candidate) const {
     int64_t cost = 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const GraphValue& input = node.inputs[i];
-      if (!is_free(input) && !(layouts_.at(input) == candidate.input_layouts[i]))
+      if (!is_free(input) && !lies_as(input, candidate.input_layouts[i]))
         cost += static_cast<int64_t>(input.spec().bytes());
     }
     return cost;
@@ -83,25 +91,23 @@ class Chooser {
     bool same_shape = node.inputs[0].spec().shape == node.outputs[0].shape;
     if (is_free(node.inputs[0])) fix(*node.inputs[0].node, {});
     if (!same_shape) node.inputs[0] = reordered(node.inputs[0], {}, &node);
-    layouts_[{&node, 0}] = layouts_.at(node.inputs[0]);
+    layouts_[{&node, 0}] = same_shape ? layouts_.at(node.inputs[0]) : Layout{};
     choices_.of_node[&node] = {{.name = "view"}, true};
   }
 
   GraphValue reordered(GraphValue value, const Layout& wanted, GraphNode* before) {
     Layout have = layouts_.at(value);
-    if (have == wanted) return value;
-    for (const auto& [from, to, made] : made_)
-      if (from == value && to == wanted) return made;
-    // Right behind its producer, so that every later user finds it.
-    GraphNode* place = before;
+    if (same_places(value.spec().shape, have, wanted)) return value;
+    for (const Made& made : made_[value])
+      if (made.layout == wanted) return made.value;
     Attributes attributes{
         {"from_order", have.order}, {"from_block", have.block}, {"to_order", wanted.order}, {"to_block", wanted.block}};
-    GraphNode* node = graph_.add(reorder_op, {value}, std::move(attributes), place);
+    GraphNode* node = graph_.add(reorder_op, {value}, std::move(attributes), before);
     node->path = value.node->path;
     std::vector<Candidate> candidates = candidates_for({*node, {&have, 1}});
     layouts_[{node, 0}] = wanted;
     choices_.of_node[node] = {std::move(candidates.front()), false};
-    made_.push_back({value, wanted, {node, 0}});
+    made_[value].push_back({wanted, {node, 0}});
     return {node, 0};
   }
 
@@ -119,16 +125,15 @@ class Chooser {
     }
   };
   struct Made {
-    GraphValue from;
-    Layout to;
-    GraphValue made;
+    Layout layout;
+    GraphValue value;
   };
 
   Graph& graph_;
   Choices choices_;
   std::vector<bool> fixed_;
   std::unordered_map<GraphValue, Layout, ValueHash> layouts_;
-  std::vector<Made> made_;
+  std::unordered_map<GraphValue, std::vector<Made>, ValueHash> made_;  // reordered copies of each value
 };
 
 }  // namespace

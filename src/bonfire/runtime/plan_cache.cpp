@@ -34,6 +34,18 @@ Cache& cache() {
   return instance;
 }
 
+// Plans of shapes that no longer come would otherwise stay for ever.
+constexpr uint64_t kDropEvery = 100, kDropAfter = 2000;  // launches
+
+size_t drop_unused(Cache& plans, uint64_t launches) {
+  size_t dropped = 0;
+  for (auto& [key, entries] : plans.plans)
+    dropped +=
+        std::erase_if(entries, [&](const Entry& entry) { return entry.plan->last_used + launches < plans.launches; });
+  std::erase_if(plans.plans, [](const auto& item) { return item.second.empty(); });
+  return dropped;
+}
+
 base::Hash128 key_of(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
   base::Hash128 key = trace.hash();
   for (const Value& value : live) {
@@ -126,7 +138,7 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
   Cache& plans = cache();
   {
     std::lock_guard lock(plans.mutex);
-    ++plans.launches;
+    if (++plans.launches % kDropEvery == 0) drop_unused(plans, kDropAfter);
     if (auto found = plans.plans.find(key); found != plans.plans.end()) {
       for (Entry& entry : found->second) {
         if (!layouts_fit(*entry.plan, trace)) continue;
@@ -166,12 +178,7 @@ void clear_plan_cache() {
 size_t drop_unused_plans(uint64_t launches) {
   Cache& plans = cache();
   std::lock_guard lock(plans.mutex);
-  size_t dropped = 0;
-  for (auto& [key, entries] : plans.plans)
-    dropped +=
-        std::erase_if(entries, [&](const Entry& entry) { return entry.plan->last_used + launches < plans.launches; });
-  std::erase_if(plans.plans, [](const auto& item) { return item.second.empty(); });
-  return dropped;
+  return drop_unused(plans, launches);
 }
 
 }  // namespace bonfire::runtime

@@ -40,6 +40,15 @@ size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout) {
   return static_cast<size_t>(count) * size_of(dtype);
 }
 
+bool same_places(const Shape& shape, const Layout& a, const Layout& b) {
+  if (a == b) return true;
+  if (a.block != 0 || b.block != 0) return false;
+  Shape first = strides_of(shape, a), second = strides_of(shape, b);
+  for (int i = 0; i < shape.rank(); ++i)
+    if (shape[i] > 1 && first[i] != second[i]) return false;
+  return true;
+}
+
 void convert_layout(const void* source, const Layout& from, void* target, const Layout& to, const Shape& shape,
                     DType dtype) {
   size_t size = size_of(dtype);

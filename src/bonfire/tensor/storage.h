@@ -54,6 +54,9 @@ std::string to_string(const Layout& layout);
 Shape strides_of(const Shape& shape, const Layout& layout);  // in elements, by logical axis; dense layouts only
 size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout = {});
 
+// Whether both put every element of the shape at the same place: extents of 1 make layouts equal that look different.
+bool same_places(const Shape& shape, const Layout& a, const Layout& b);
+
 // Rearranges elements in host memory from one dense layout to another.
 void convert_layout(const void* source, const Layout& from, void* target, const Layout& to, const Shape& shape,
                     DType dtype);
