@@ -61,7 +61,7 @@ MultiheadAttention::MultiheadAttention(const Options& options)
       options_(options),
       in_proj_weight_(Variable({{3 * options.size, options.size}, DType::f32, {}})),
       out_proj_({.in = options.size, .out = options.size, .bias = options.bias, .bias_init = init::zeros()}) {
-  init::xavier_uniform()(in_proj_weight_);
+  init::apply({}, init::xavier_uniform(), in_proj_weight_);
   register_parameter("in_proj_weight", in_proj_weight_);
   if (options.bias)
     in_proj_bias_ = register_parameter("in_proj_bias", Parameter(Variable({{3 * options.size}, DType::f32, {}})));

@@ -16,6 +16,15 @@ void clear_row(const Variable& table, int64_t row) {
   table.load(bytes);
 }
 
+init::Rule rule_of(const Embedding::Options& options) {
+  init::Rule rule = options.weight_init ? options.weight_init : init::normal(1);
+  if (options.padding_index < 0) return rule;
+  return [rule, row = options.padding_index](const Variable& table) {
+    rule(table);
+    clear_row(table, row);
+  };
+}
+
 }  // namespace
 
 Embedding::Embedding(const Options& options)
@@ -25,13 +34,10 @@ Embedding::Embedding(const Options& options)
   if (padding_index_ < -1 || padding_index_ >= options.rows)
     throw_error<ConfigError>("[Embedding] padding_index is {}, expected -1 or a row below {}", padding_index_,
                              options.rows);
-  init::apply(options.weight_init, init::normal(1), weight);
+  init::apply({}, rule_of(options), weight);
   register_parameter("weight", weight);
   std::string details = fmt::format("{}, {}", options.rows, options.size);
-  if (padding_index_ >= 0) {
-    clear_row(weight, padding_index_);
-    details += fmt::format(", padding_idx={}", padding_index_);
-  }
+  if (padding_index_ >= 0) details += fmt::format(", padding_idx={}", padding_index_);
   set_details(details);
 }
 

@@ -35,6 +35,8 @@ void fill(const Variable& variable, const Value& value) {
   });
 }
 
+thread_local bool skipping = false;
+
 uint64_t next_stream() { return kParameterStreams | random_state().parameters++; }
 
 }  // namespace
@@ -94,7 +96,12 @@ Rule xavier_uniform() {
   };
 }
 
-void apply(const Rule& chosen, const Rule& usual, const Variable& variable) { (chosen ? chosen : usual)(variable); }
+void apply(const Rule& chosen, const Rule& usual, const Variable& variable) {
+  if (!skipping) (chosen ? chosen : usual)(variable);
+}
+
+Skip::Skip() : before_(skipping) { skipping = true; }
+Skip::~Skip() { skipping = before_; }
 
 Rule kaiming_normal_fan_out() {
   return [](const Variable& variable) {

@@ -30,7 +30,20 @@ Rule kaiming_normal_fan_out();
 // Uniform within ±√(6 / (fan_in + fan_out)).
 Rule xavier_uniform();
 
-// The rule a user chose, or the layer's own when it is empty.
+// While one lives, modules made on this thread draw no numbers and leave those parameters at zero: for models that are
+// loaded at once.
+class Skip {
+ public:
+  Skip();
+  ~Skip();
+  Skip(const Skip&) = delete;
+  Skip& operator=(const Skip&) = delete;
+
+ private:
+  bool before_;
+};
+
+// The rule a user chose, or the layer's own when it is empty; nothing inside a Skip.
 void apply(const Rule& chosen, const Rule& usual, const Variable& variable);
 
 // How many values go into, and come out of, one element of the other side: shape [out, in, window…].

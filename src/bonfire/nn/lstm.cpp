@@ -28,7 +28,7 @@ LSTM::LSTM(const Options& options) : Callable("LSTM"), options_(options) {
   int64_t gates = 4 * options.hidden;
   auto make = [&](const char* name, int64_t layer, const Shape& shape) {
     Parameter parameter(Variable({shape, DType::f32, {}}));
-    init::uniform(-bound, bound)(parameter);
+    init::apply({}, init::uniform(-bound, bound), parameter);
     return register_parameter(fmt::format("{}_l{}", name, layer), parameter);
   };
   for (int64_t i = 0; i < options.layers; ++i) {
