@@ -58,10 +58,10 @@ TEST(Init, LinearAndConvolutionBeginAsPyTorchs) {
 
 TEST(Init, EmbeddingAndLstmBeginAsPyTorchs) {
   expect_normal(Embedding({.rows = 1000, .size = 10}).weight, 1);
-  LSTM lstm({.input = 20, .hidden = 64});
+  LSTM lstm({.input = 20, .hidden = 1024});
   for (const auto& [name, parameter] : lstm.named_parameters()) {
     SCOPED_TRACE(name);
-    expect_uniform(parameter, 1 / 8.0);
+    expect_uniform(parameter, 1 / 32.0);
   }
 }
 

@@ -62,19 +62,23 @@ bool Node::requires_grad() const {
 }
 
 void Node::destroy(Node* node) noexcept {
-  // The outermost call drains the list; calls from inside `delete` only add to it.
-  thread_local std::vector<Node*> doomed;
-  thread_local bool draining = false;
-  doomed.push_back(node);
-  if (draining) return;
-  draining = true;
-  while (!doomed.empty()) {
-    Node* next = doomed.back();
-    doomed.pop_back();
+  // The outermost call drains the list; calls from inside `delete` only add to it. The list is that call's own: a
+  // thread's last trace may go after the thread's other variables.
+  thread_local base::InlineVector<Node*, 32>* doomed = nullptr;
+  if (doomed != nullptr) {
+    doomed->push_back(node);
+    return;
+  }
+  base::InlineVector<Node*, 32> list;
+  list.push_back(node);
+  doomed = &list;
+  while (!list.empty()) {
+    Node* next = list.back();
+    list.pop_back();
     if (next->variable && next->variable->leaf == next) next->variable->leaf = nullptr;
     delete next;
   }
-  draining = false;
+  doomed = nullptr;
 }
 
 }  // namespace bonfire
