@@ -69,6 +69,5 @@ function(bonfire_add_cuda_backend)
     bonfire_cuda
     PUBLIC bonfire CUDA::cudart
     PRIVATE CUDA::cublasLt CUDA::nvrtc bonfire_cudnn bonfire_parts bonfire_warnings)
-  target_compile_definitions(bonfire_parts INTERFACE BONFIRE_HAVE_CUDA=1)
   install(TARGETS bonfire_cuda)
 endfunction()

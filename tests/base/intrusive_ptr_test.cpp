@@ -73,13 +73,12 @@ TEST(IntrusivePtrThread, ManyThreadsShareOneObject) {
   int deaths = 0;
   {
     IntrusivePtr<Counted> shared = make_intrusive<Counted>(deaths);
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 4; ++i)
-      threads.emplace_back([handle = shared] {
-        for (int j = 0; j < 1000; ++j) IntrusivePtr<Counted> copy = handle;
-      });
-    shared = nullptr;
-    for (std::thread& thread : threads) thread.join();
+    auto copy_often = [handle = shared] {
+      for (int i = 0; i < 1000; ++i) std::vector<IntrusivePtr<Counted>> copies(3, handle);
+    };
+    std::vector<std::jthread> threads;
+    threads.reserve(4);
+    for (int i = 0; i < 4; ++i) threads.emplace_back(copy_often);
   }
   EXPECT_EQ(deaths, 1);
 }

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <fstream>
@@ -123,7 +124,7 @@ int available_cores() {
   int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
                                                           : static_cast<int>(std::thread::hardware_concurrency());
   auto limit_by = [&](double quota, double period) {
-    if (quota > 0 && period > 0 && quota / period < cores) cores = static_cast<int>(quota / period + 0.5);
+    if (quota > 0 && period > 0 && quota / period < cores) cores = static_cast<int>(std::lround(quota / period));
   };
   std::string quota;
   double period = 0;

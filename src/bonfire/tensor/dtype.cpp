@@ -35,12 +35,12 @@ std::string_view name_of(DType dtype) {
 }
 
 DType parse_dtype(std::string_view name) {
-  constexpr std::pair<std::string_view, DType> names[] = {
+  constexpr std::pair<std::string_view, DType> kNames[] = {
       {"f32", DType::f32},     {"float32", DType::f32}, {"float", DType::f32},     {"f64", DType::f64},
       {"float64", DType::f64}, {"bf16", DType::bf16},   {"bfloat16", DType::bf16}, {"f16", DType::f16},
       {"float16", DType::f16}, {"i32", DType::i32},     {"int32", DType::i32},     {"i64", DType::i64},
       {"int64", DType::i64},   {"u8", DType::u8},       {"uint8", DType::u8},      {"bool", DType::boolean}};
-  for (const auto& [text, dtype] : names)
+  for (const auto& [text, dtype] : kNames)
     if (text == name) return dtype;
   throw_error<ConfigError>("[dtype] '{}' is not an element type; use one of f32, f64, bf16, f16, i32, i64, u8, bool",
                            name);
