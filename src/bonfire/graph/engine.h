@@ -22,6 +22,6 @@ struct RandomState {
   uint64_t step = 0;
   uint64_t parameters = 0;  // drawn so far; the next one has the stream of this number (nn/init.h)
 };
-RandomState& random_state();
+RandomState& random_state();  // this thread's; manual_seed sets it, and that of threads that start later
 
 }  // namespace bonfire

@@ -235,8 +235,12 @@ Engine& engine() {
 }
 void register_engine(Engine* engine) { registered_engine = engine; }
 
+namespace {
+std::atomic<uint64_t> first_seed{RandomState{}.seed};  // of threads that have not drawn yet
+}
+
 RandomState& random_state() {
-  static RandomState state;
+  thread_local RandomState state{.seed = first_seed.load()};
   return state;
 }
 
@@ -249,7 +253,8 @@ void synchronize() {
 }
 void manual_seed(uint64_t seed) {
   commit();  // what was asked for before draws from the seed before
-  random_state() = {seed, 0};
+  first_seed = seed;
+  random_state() = {.seed = seed};
 }
 
 }  // namespace bonfire
