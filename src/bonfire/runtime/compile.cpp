@@ -25,7 +25,10 @@ bool fits(const Traced& traced, std::span<const Tensor> inputs) {
   if (traced.signature.size() != inputs.size()) return false;
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!(traced.signature[i] == inputs[i].spec())) return false;
-  return true;
+  // A variable that was moved to another device since is another step.
+  return std::all_of(traced.leaves.begin(), traced.leaves.end(), [](const Value& leaf) {
+    return leaf.node->leaf != LeafKind::variable || leaf.node->variable->spec == leaf.spec();
+  });
 }
 
 Tensor stand_in(const TensorSpec& spec) {
