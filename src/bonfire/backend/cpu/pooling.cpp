@@ -42,8 +42,9 @@ std::vector<Window> adaptive_windows(int64_t extent, int64_t outputs) {
 }
 
 struct PoolingJob {
-  int64_t batch, channels, height, width;  // of the input image [N, C, H, W]
-  std::vector<Window> rows, columns;       // one per output row, column
+  int64_t batch, channels, height, width;       // of the input image [N, C, H, W]
+  std::vector<Window> rows, columns;            // one per output row, column
+  int64_t kernel = 0, stride = 0, padding = 0;  // along the width; of sliding windows
 
   int64_t out_pixels() const { return static_cast<int64_t>(rows.size() * columns.size()); }
 };
@@ -66,6 +67,7 @@ void for_each_pixel(const PoolingJob& job, const Window& row, const Window& colu
 // ---- row-major: one plane [H, W] at a time ----
 
 constexpr int64_t kElementsPerTask = 8192;
+constexpr int64_t kParts = 64;  // ranges of planes that have working memory of their own
 
 template <class Body>
 void for_each_plane(const PoolingJob& job, ThreadPool& threads, const Body& body) {
@@ -75,20 +77,74 @@ void for_each_plane(const PoolingJob& job, ThreadPool& threads, const Body& body
   });
 }
 
+// NaN wins over everything, also over what comes after it.
+template <class Acc>
+Acc larger(Acc best, Acc value) {
+  return value > best || value != value ? value : best;
+}
+
+template <class Acc>
+void enlarge(const Acc* values, int64_t stride, Acc* best, int64_t count) {
+  auto loop = [&](auto step) {
+    for (int64_t i = 0; i < count; ++i) best[i] = larger(best[i], values[i * step]);
+  };
+  if (stride == 1) {
+    loop(std::integral_constant<int64_t, 1>());
+  } else if (stride == 2) {
+    loop(std::integral_constant<int64_t, 2>());
+  } else {
+    loop(stride);
+  }
+}
+
+// The maxima of one row of windows, in two vectorised steps: down the rows into a line with −∞ around it, then across.
+template <class T>
+class RowMaximum {
+ public:
+  using Acc = Compute<T>;
+  static int64_t elements(const PoolingJob& job) { return line_length(job) + static_cast<int64_t>(job.columns.size()); }
+
+  RowMaximum(const PoolingJob& job, Acc* memory) : job_(job), line_(memory), best_(memory + line_length(job)) {
+    std::fill_n(line_, line_length(job), -std::numeric_limits<Acc>::infinity());
+  }
+
+  void run(const T* plane, const Window& row, T* y) {
+    int64_t outputs = static_cast<int64_t>(job_.columns.size());
+    Acc* line = line_ + job_.padding;
+    std::fill_n(line, job_.width, -std::numeric_limits<Acc>::infinity());
+    for (int64_t h = row.begin; h < row.end; ++h)
+      for (int64_t w = 0; w < job_.width; ++w) line[w] = larger(line[w], static_cast<Acc>(plane[h * job_.width + w]));
+    std::fill_n(best_, outputs, -std::numeric_limits<Acc>::infinity());
+    for (int64_t k = 0; k < job_.kernel; ++k) enlarge(line_ + k, job_.stride, best_, outputs);
+    for (int64_t i = 0; i < outputs; ++i) y[i] = static_cast<T>(best_[i]);
+  }
+
+ private:
+  static int64_t line_length(const PoolingJob& job) {
+    int64_t reach = (static_cast<int64_t>(job.columns.size()) - 1) * job.stride + job.kernel;
+    return std::max(reach, job.padding + job.width);
+  }
+
+  const PoolingJob& job_;
+  Acc* line_;
+  Acc* best_;  // [OW]
+};
+
 struct Planes {
   template <class T>
-  static void maximum(const PoolingJob& job, const T* x, T* y, ThreadPool& threads) {
-    using Acc = Compute<T>;
-    for_each_plane(job, threads, [&](int64_t in, int64_t out) {
-      for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
-        Acc best = -std::numeric_limits<Acc>::infinity();
-        for_each_pixel(job, row, column, [&](int64_t pixel) {
-          Acc value = static_cast<Acc>(x[in + pixel]);
-          if (value > best || value != value) best = value;
-        });
-        y[out + output] = static_cast<T>(best);
-      });
+  static void maximum(const PoolingJob& job, const T* x, T* y, const Run& run) {
+    int64_t planes = job.batch * job.channels, parts = std::min(planes, kParts);
+    run.threads->run(parts, [&](int64_t part) {
+      RowMaximum<T> maximum(job, static_cast<Compute<T>*>(run.workspace) + part * RowMaximum<T>::elements(job));
+      for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane)
+        for (size_t row = 0; row < job.rows.size(); ++row)
+          maximum.run(x + plane * job.height * job.width, job.rows[row],
+                      y + plane * job.out_pixels() + static_cast<int64_t>(row * job.columns.size()));
     });
+  }
+  template <class T>
+  static size_t maximum_bytes(const PoolingJob& job) {
+    return static_cast<size_t>(kParts * RowMaximum<T>::elements(job)) * sizeof(Compute<T>);
   }
 
   template <class T>
@@ -98,12 +154,12 @@ struct Planes {
       std::fill_n(dx + in, job.height * job.width, T(0));
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
         Acc best = static_cast<Acc>(y[out + output]);
-        bool found = false;
+        Acc left = static_cast<Acc>(dy[out + output]);  // the gradient, until it has found its pixel
         for_each_pixel(job, row, column, [&](int64_t pixel) {
           Acc value = static_cast<Acc>(x[in + pixel]);
-          if (found || !(value == best || value != value)) return;
-          found = true;
-          dx[in + pixel] = static_cast<T>(static_cast<Acc>(dx[in + pixel]) + static_cast<Acc>(dy[out + output]));
+          bool here = (value == best) | (value != value);
+          dx[in + pixel] = static_cast<T>(static_cast<Acc>(dx[in + pixel]) + (here ? left : Acc(0)));
+          left = here ? Acc(0) : left;
         });
       });
     });
@@ -159,9 +215,9 @@ struct Rows {
   }
 
   template <class T>
-  static void maximum(const PoolingJob& job, const T* x, T* y, ThreadPool& threads) {
+  static void maximum(const PoolingJob& job, const T* x, T* y, const Run& run) {
     using Acc = Compute<T>;
-    for_each_block(job, threads, [&](int64_t in, int64_t out, int64_t channels) {
+    for_each_block(job, *run.threads, [&](int64_t in, int64_t out, int64_t channels) {
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
         Acc best[kChannels];
         std::fill_n(best, channels, -std::numeric_limits<Acc>::infinity());
@@ -169,7 +225,7 @@ struct Rows {
           const T* values = x + in + pixel * job.channels;
           for (int64_t c = 0; c < channels; ++c) {
             Acc value = static_cast<Acc>(values[c]);
-            best[c] = value > best[c] || value != value ? value : best[c];
+            best[c] = larger(best[c], value);
           }
         });
         T* result = y + out + output * job.channels;
@@ -248,7 +304,7 @@ enum class Pooling { maximum, maximum_gradient, average, average_gradient };
 template <class Form, class T>
 void run_pooling(Pooling pooling, const PoolingJob& job, const Run& run) {
   switch (pooling) {
-    case Pooling::maximum: return Form::maximum(job, run.input<T>(0), run.output<T>(), *run.threads);
+    case Pooling::maximum: return Form::maximum(job, run.input<T>(0), run.output<T>(), run);
     case Pooling::maximum_gradient:
       return Form::maximum_gradient(job, run.input<T>(0), run.input<T>(1), run.input<T>(2), run.output<T>(),
                                     *run.threads);
@@ -262,6 +318,11 @@ PoolingJob make_job(const GraphNode& node, bool gradient) {
   const Shape& output = gradient ? node.inputs[0].spec().shape : node.outputs[0].shape;
   PoolingJob job{input[0], input[1], input[2], input[3], {}, {}};
   bool adaptive = !node.attributes.has("kernel");
+  if (!adaptive) {
+    job.kernel = node.attributes.ints("kernel")[1];
+    job.stride = node.attributes.ints("stride")[1];
+    job.padding = node.attributes.ints("padding")[1];
+  }
   job.rows = adaptive ? adaptive_windows(input[2], output[2]) : sliding_windows(node.attributes, 0, input[2]);
   job.columns = adaptive ? adaptive_windows(input[3], output[3]) : sliding_windows(node.attributes, 1, input[3]);
   return job;
@@ -279,6 +340,7 @@ std::vector<Candidate> pooling_candidates(const KernelRequest& request) {
         make_candidate(request, "windows:nchw", [job](const Run& run) { run_pooling<Planes, T>(pooling, job, run); }));
     candidates.push_back(
         make_candidate(request, "windows:nhwc", [job](const Run& run) { run_pooling<Rows, T>(pooling, job, run); }));
+    if (pooling == Pooling::maximum) candidates[0].workspace_bytes = Planes::maximum_bytes<T>(job);
     candidates[1].input_layouts.assign(request.node.inputs.size(), channels_last());
     candidates[1].output_layouts.assign(request.node.outputs.size(), channels_last());
     return candidates;
