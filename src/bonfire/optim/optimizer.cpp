@@ -1,0 +1,180 @@
+#include "bonfire/optim/optimizer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/trace.h"
+#include "bonfire/ops/optimizer_update.h"
+
+namespace bonfire::optim {
+
+namespace {
+
+// Parameters that one node updates: of one group, device and element type.
+struct Bucket {
+  size_t group;
+  std::vector<Variable> parameters;
+  std::vector<std::vector<Variable>> states;  // [kind of state][parameter]
+  Variable step;
+  OptimizerUpdate update;
+};
+
+void require_not_negative(const char* optimizer, const char* what, double value) {
+  if (!(value >= 0)) throw_error<ConfigError>("[{}] {} is {}, expected at least 0", optimizer, what, value);
+}
+
+void fill(const Variable& variable, double value) {
+  dispatch(variable.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    std::vector<std::byte> bytes(variable.spec().bytes());
+    std::fill_n(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T),
+                static_cast<T>(static_cast<float>(value)));
+    variable.load(bytes);
+  });
+}
+
+// One allocation a device, last parameter first.
+void lay_out(const std::vector<Variable>& variables) {
+  std::map<Device, std::vector<Variable>> by_device;
+  for (auto variable = variables.rbegin(); variable != variables.rend(); ++variable)
+    by_device[variable->device()].push_back(*variable);
+  for (const auto& [device, list] : by_device) make_contiguous(list);
+}
+
+}  // namespace
+
+struct Optimizer::Impl {
+  Settings settings;
+  double lr;
+  std::vector<double> proportions;  // of each group's rate to lr
+  std::vector<Variable> parameters;
+  std::vector<Bucket> buckets;
+
+  void add_group(const ParameterGroup& group, size_t index, std::set<const VariableState*>& seen) {
+    double decay = group.weight_decay.value_or(settings.weight_decay);
+    require_not_negative(settings.name, "lr of a group", group.lr.value_or(0));
+    require_not_negative(settings.name, "weight_decay", decay);
+    if (group.lr && settings.lr == 0)
+      throw_error<ConfigError>("[{}] a group has a rate of its own beside an lr of 0: their proportion is not defined",
+                               settings.name);
+    proportions.push_back(group.lr ? *group.lr / settings.lr : 1);
+    std::map<std::pair<Device, DType>, size_t> own;  // → bucket
+    for (const Variable& parameter : group.parameters) {
+      if (!parameter.defined()) throw_error<ConfigError>("[{}] a parameter is undefined", settings.name);
+      if (!parameter.requires_grad() || !seen.insert(&parameter.state()).second) continue;
+      auto [found, is_new] = own.try_emplace({parameter.device(), parameter.dtype()}, buckets.size());
+      if (is_new) buckets.push_back(make_bucket(index, parameter.device(), decay));
+      buckets[found->second].parameters.push_back(parameter);
+      parameters.push_back(parameter);
+    }
+  }
+
+  Bucket make_bucket(size_t group, Device device, double decay) const {
+    Bucket bucket;
+    bucket.group = group;
+    bucket.states.resize(settings.state_names.size());
+    bucket.step = Variable({{}, DType::i64, device}, buckets.empty() ? "step" : fmt::format("step.{}", buckets.size()));
+    bucket.update = {.rule = settings.rule,
+                     .nesterov = settings.nesterov,
+                     .lr = settings.lr * proportions[group],
+                     .weight_decay = decay,
+                     .first = settings.first,
+                     .second = settings.second,
+                     .eps = settings.eps};
+    return bucket;
+  }
+
+  void make_states() {
+    lay_out(parameters);
+    std::vector<Variable> gradients;
+    for (const Variable& parameter : parameters) gradients.push_back(parameter.grad_variable());
+    lay_out(gradients);
+    std::map<const VariableState*, std::string> names;
+    for (size_t i = 0; i < parameters.size(); ++i)
+      names[&parameters[i].state()] = parameters[i].name().empty() ? std::to_string(i) : parameters[i].name();
+    for (size_t kind = 0; kind < settings.state_names.size(); ++kind) {
+      std::vector<Variable> all;
+      for (Bucket& bucket : buckets)
+        for (const Variable& parameter : bucket.parameters) {
+          TensorSpec spec = parameter.spec();
+          spec.dtype = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
+          Variable state(spec, names.at(&parameter.state()) + "." + settings.state_names[kind]);
+          if (settings.initial_state != 0) fill(state, settings.initial_state);
+          bucket.states[kind].push_back(state);
+          all.push_back(state);
+        }
+      lay_out(all);
+    }
+  }
+
+  static void append(const Bucket& bucket) {
+    std::vector<size_t> updated;
+    std::vector<Tensor> parameters, gradients, states;
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      Tensor gradient = bucket.parameters[i].grad();
+      if (!gradient.defined()) continue;
+      updated.push_back(i);
+      parameters.push_back(bucket.parameters[i].value());
+      gradients.push_back(std::move(gradient));
+    }
+    if (updated.empty()) return;
+    std::vector<Variable> targets = {bucket.step};
+    for (size_t i : updated) targets.push_back(bucket.parameters[i]);
+    for (const std::vector<Variable>& kind : bucket.states)
+      for (size_t i : updated) {
+        states.push_back(kind[i].value());
+        targets.push_back(kind[i]);
+      }
+    Tensors results = optimizer_update(bucket.update, bucket.step.value(), parameters, gradients, states);
+    for (size_t i = 0; i < targets.size(); ++i) targets[i].assign(results[i]);
+  }
+};
+
+Optimizer::Optimizer(const ParameterGroups& parameters, const Settings& settings)
+    : impl_(std::make_shared<Impl>(Impl{settings, settings.lr, {}, {}, {}})) {
+  require_not_negative(settings.name, "lr", settings.lr);
+  require_not_negative(settings.name, "eps", settings.eps);
+  std::set<const VariableState*> seen;
+  for (const ParameterGroup& group : parameters.groups()) impl_->add_group(group, impl_->proportions.size(), seen);
+  if (impl_->parameters.empty())
+    throw_error<ConfigError>("[{}] there is no parameter that requires a gradient", settings.name);
+  impl_->make_states();
+}
+
+void Optimizer::step() {
+  {
+    NoGrad no_grad;
+    PathScope path("optimizer");
+    for (const Bucket& bucket : impl_->buckets) Impl::append(bucket);
+  }
+  commit();
+}
+
+void Optimizer::clear_grad() const {
+  for (const Variable& parameter : impl_->parameters) parameter.clear_grad();
+}
+
+double Optimizer::lr() const { return impl_->lr; }
+double Optimizer::lr(size_t group) const { return impl_->lr * impl_->proportions.at(group); }
+
+void Optimizer::set_lr(double lr) {
+  require_not_negative(impl_->settings.name, "lr", lr);
+  impl_->lr = lr;
+  for (Bucket& bucket : impl_->buckets) bucket.update.lr.set(lr * impl_->proportions[bucket.group]);
+}
+
+const std::vector<Variable>& Optimizer::parameters() const { return impl_->parameters; }
+
+std::vector<std::pair<std::string, Variable>> Optimizer::state() const {
+  std::vector<std::pair<std::string, Variable>> list;
+  for (const Bucket& bucket : impl_->buckets) {
+    list.emplace_back(bucket.step.name(), bucket.step);
+    for (const std::vector<Variable>& kind : bucket.states)
+      for (const Variable& state : kind) list.emplace_back(state.name(), state);
+  }
+  return list;
+}
+
+}  // namespace bonfire::optim
