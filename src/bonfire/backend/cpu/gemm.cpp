@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "bonfire/backend/cpu/gemm_driver.h"
+#include "bonfire/backend/cpu/gemm_vector.h"
 #include "bonfire/base/error.h"
 
 namespace bonfire::cpu {
@@ -26,6 +27,13 @@ Gemm fold_batch(Gemm g) {
 bool parallel_over_batch(const Gemm& g, int threads) {
   const double operations = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   return threads > 1 && g.batch > 1 && (operations < kSmallProduct || g.batch >= 4 * threads);
+}
+
+// A few vectors times a matrix whose rows run along K: dot products, without packing the matrix.
+template <class Element>
+bool is_vector_product(const Gemm& g) {
+  if (std::is_same_v<Element, bfloat16>) return false;
+  return (g.n <= kMostVectors && !g.transpose_a) || (g.m <= kMostVectors && g.transpose_b);
 }
 
 template <class Element>
@@ -65,8 +73,34 @@ int64_t bias_bytes(const Gemm& g) {
   return (g.bias == BiasAlong::rows ? g.m : g.n) * static_cast<int64_t>(sizeof(float));
 }
 
+// The same product seen by gemm_vector.h.
+template <class Acc>
+VectorProduct<Acc> vector_product(const Gemm& g, const Acc* a, const Acc* b, const Acc* bias, void* c) {
+  const bool by_columns = g.n <= kMostVectors && !g.transpose_a;  // rows of A times columns of B
+  VectorProduct<Acc> product{.k = g.k,
+                             .count = by_columns ? g.m : g.n,
+                             .rows = by_columns ? a : b,
+                             .row_stride = by_columns ? g.lda : g.ldb,
+                             .vectors = by_columns ? g.n : g.m,
+                             .x = by_columns ? b : a,
+                             .x_stride = by_columns ? (g.transpose_b ? g.ldb : 1) : (g.transpose_a ? 1 : g.lda),
+                             .x_step = by_columns ? (g.transpose_b ? 1 : g.ldb) : (g.transpose_a ? g.lda : 1),
+                             .out = c,
+                             .out_bf16 = g.output == DType::bf16,
+                             .out_stride = by_columns ? 1 : g.ldc,
+                             .out_step = by_columns ? g.ldc : 1,
+                             .add = g.accumulate,
+                             .activation = g.activation};
+  if (g.bias != BiasAlong::none) ((g.bias == BiasAlong::rows) == by_columns ? product.row_bias : product.x_bias) = bias;
+  return product;
+}
+
 template <class Element>
 size_t product_bytes(const Gemm& g, int threads) {
+  if constexpr (!std::is_same_v<Element, bfloat16>)
+    if (is_vector_product<Element>(g))
+      return vector_workspace<Element>(vector_product<Element>(g, nullptr, nullptr, nullptr, nullptr)) *
+             static_cast<size_t>(parallel_over_batch(g, threads) ? threads : 1);
   MatrixProduct<Element> one(g, nullptr, nullptr, nullptr, nullptr);
   if (!parallel_over_batch(g, threads)) return product_workspace(one.product, threads);
   return product_workspace(one.product, 1) * static_cast<size_t>(threads);
@@ -84,9 +118,13 @@ void run(const Gemm& g, const void* a, const void* b, const void* bias, void* c,
     workspace = workspace.subspan(widened);
   }
   auto multiply_one = [&](int64_t index, std::span<std::byte> space, ThreadPool* team) {
-    MatrixProduct<Element> one(g, static_cast<const Element*>(a) + index * g.stride_a,
-                               static_cast<const Element*>(b) + index * g.stride_b, static_cast<const Acc*>(bias),
-                               static_cast<char*>(c) + index * g.stride_c * static_cast<int64_t>(size_of(g.output)));
+    const auto* left = static_cast<const Element*>(a) + index * g.stride_a;
+    const auto* right = static_cast<const Element*>(b) + index * g.stride_b;
+    void* to = static_cast<char*>(c) + index * g.stride_c * static_cast<int64_t>(size_of(g.output));
+    if constexpr (!std::is_same_v<Element, bfloat16>)
+      if (is_vector_product<Element>(g))
+        return multiply(vector_product<Element>(g, left, right, static_cast<const Acc*>(bias), to), space, team);
+    MatrixProduct<Element> one(g, left, right, static_cast<const Acc*>(bias), to);
     multiply(one.product, space, team);
   };
   if (parallel_over_batch(g, pool.size())) {

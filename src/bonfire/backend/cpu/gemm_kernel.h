@@ -56,6 +56,8 @@ struct GemmKernel {
   // j < cols rounded up to whole vectors.
   void (*multiply)(int rows, int cols, int64_t kc, const Acc* a, const Acc* b, int64_t b_stride, Acc* c,
                    int64_t c_stride, bool add);
+  // out[r] = sum over k of rows[r * row_stride + k] * x[k], for r < count.
+  void (*dot)(int64_t count, int64_t k, const Acc* rows, int64_t row_stride, const Acc* x, Acc* out);
   void (*finish)(const FinishTile<Acc>& tile);
   void (*pack)(const PackPanels<Acc, Acc>& panels);
   void (*pack_bf16)(const PackPanels<uint16_t, Acc>& panels);  // bits of bf16; null for f64

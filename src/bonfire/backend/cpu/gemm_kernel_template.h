@@ -4,8 +4,8 @@
 // `Isa` is a type of an unnamed namespace, so that each instruction-set file keeps its own instantiations, and nothing
 // here calls an inline function that ordinary files share: the linker must never take their copy from here.
 //
-// Isa names: Scalar, bytes (of a vector), mr, vectors (of a tile's row), a_by_lane (multiply by a lane of a vector of A
-// instead of a number broadcast from memory), kc, block_a, block_b.
+// Isa names: Scalar, bytes (of a vector), mr, vectors (of a tile's row), a_by_lane (multiply by a lane of a vector of
+// A, held in a register by hold(), instead of a number broadcast from memory), kc, block_a, block_b.
 
 #include "bonfire/backend/cpu/gemm_kernel.h"
 
@@ -70,11 +70,23 @@ struct GemmTemplate {
 
   // ---- multiply ----
 
+  // Hidden from the compiler, which would otherwise compute the addresses of all rows beforehand and spill them.
+  [[gnu::always_inline]] static Scalar* next_row(Scalar* row, int64_t stride) {
+    row += stride;
+    asm("" : "+r"(row));
+    return row;
+  }
+
   template <int Rows, int Vectors>
   static void multiply_rows(int64_t kc, const Scalar* a, const Scalar* b, int64_t b_stride, Scalar* c, int64_t c_stride,
                             bool add) {
-    for (int r = 0; r < Rows; ++r)  // the result is needed when the sums are ready
-      for (int v = 0; v < Vectors; ++v) __builtin_prefetch(c + r * c_stride + v * kLanes, 1);
+    Scalar* to = c;
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r) {  // the result is needed when the sums are ready
+      __builtin_prefetch(to, 1);
+      __builtin_prefetch(to + Vectors * kLanes - 1, 1);
+      to = next_row(to, c_stride);
+    }
     Vector sum[Rows][Vectors] = {};
     for (int64_t k = 0; k < kc; ++k) {
       Vector right[Vectors];
@@ -84,6 +96,7 @@ struct GemmTemplate {
 #pragma GCC unroll 32
         for (int group = 0; group < Rows / kQuad; ++group) {
           Quad left = load<Quad>(a + group * kQuad);
+          Isa::hold(left);
 #pragma GCC unroll 32
           for (int r = 0; r < kQuad; ++r)
 #pragma GCC unroll 8
@@ -98,14 +111,16 @@ struct GemmTemplate {
       a += kMr;
       b += b_stride;
     }
+    to = c;
 #pragma GCC unroll 32
-    for (int r = 0; r < Rows; ++r)
+    for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) {
-        Scalar* to = c + r * c_stride + v * kLanes;
-        if (add) sum[r][v] += load<Vector>(to);
-        store(to, sum[r][v]);
+        if (add) sum[r][v] += load<Vector>(to + v * kLanes);
+        store(to + v * kLanes, sum[r][v]);
       }
+      to = next_row(to, c_stride);
+    }
   }
 
   template <int Vectors, int Rows = kMr>
@@ -126,6 +141,35 @@ struct GemmTemplate {
     } else if constexpr (Vectors > 1) {
       multiply<Vectors - 1>(rows, cols, kc, a, b, b_stride, c, c_stride, add);
     }
+  }
+
+  // ---- dot ----
+
+  template <int Rows>
+  static void dot_rows(int64_t k_end, const Scalar* rows, int64_t row_stride, const Scalar* x, Scalar* out) {
+    Vector even[Rows] = {}, odd[Rows] = {};
+    int64_t k = 0;
+    for (; k + 2 * kLanes <= k_end; k += 2 * kLanes) {
+      const Vector x0 = load<Vector>(x + k), x1 = load<Vector>(x + k + kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        even[r] += load<Vector>(rows + r * row_stride + k) * x0;
+        odd[r] += load<Vector>(rows + r * row_stride + k + kLanes) * x1;
+      }
+    }
+    for (int r = 0; r < Rows; ++r) {
+      const Vector sums = even[r] + odd[r];
+      Scalar sum = 0;
+      for (int i = 0; i < kLanes; ++i) sum += sums[i];
+      for (int64_t rest = k; rest < k_end; ++rest) sum += rows[r * row_stride + rest] * x[rest];
+      out[r] = sum;
+    }
+  }
+
+  static void dot(int64_t count, int64_t k, const Scalar* rows, int64_t row_stride, const Scalar* x, Scalar* out) {
+    int64_t r = 0;
+    for (; r + 4 <= count; r += 4) dot_rows<4>(k, rows + r * row_stride, row_stride, x, out + r);
+    for (; r < count; ++r) dot_rows<1>(k, rows + r * row_stride, row_stride, x, out + r);
   }
 
   // ---- pack ----
@@ -435,6 +479,7 @@ struct GemmTemplate {
     k.block_a = Isa::block_a;
     k.block_b = Isa::block_b;
     k.multiply = &multiply<>;
+    k.dot = &dot;
     k.finish = &finish;
     k.pack = &pack<Scalar>;
     if constexpr (sizeof(Scalar) == 4) k.pack_bf16 = &pack<uint16_t>;

@@ -12,6 +12,7 @@ struct Isa {
   static constexpr int mr = 8;
   static constexpr int vectors = 3;
   static constexpr bool a_by_lane = true;
+  [[gnu::always_inline]] static void hold(auto& vector) { asm("" : "+w"(vector)); }
   static constexpr int64_t kc = 512;
   static constexpr int64_t block_a = 192;
   static constexpr int64_t block_b = 240;
