@@ -8,6 +8,7 @@
 
 #include "bonfire/ops/attention.h"
 #include "bonfire/ops/creation.h"
+#include "bonfire/ops/dropout.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/layer_norm.h"
 #include "bonfire/ops/loss.h"
@@ -188,6 +189,25 @@ TEST_P(AttentionBlocks, JoinSeamlessly) {
 INSTANTIATE_TEST_SUITE_P(Lengths, AttentionBlocks,
                          ::testing::Values(Length{65, 129, false}, Length{128, 256, false}, Length{150, 300, true},
                                            Length{300, 150, true}, Length{1, 260, false}));
+
+// The same weights are dropped as by dropout() over the whole matrix.
+TEST(Attention, DropsWeightsOfTheMixture) {
+  const int64_t queries = 67, keys = 131;
+  std::vector<Tensor> a, b;
+  for (std::vector<Tensor>* list : {&a, &b})
+    *list = {leaf({1, 2, queries, 5}, {5, 131, 8}), leaf({1, 2, keys, 5}, {7, 113, 8}),
+             leaf({1, 2, keys, 3}, {11, 71})};
+  manual_seed(9);
+  Tensor found = scaled_dot_product_attention(a[0], a[1], a[2], {.scale = 0.5, .dropout = 0.3});
+  Tensor weight = ramp(found.shape(), {13, 37});
+  sum(found * weight).backward();
+  Numbers values = found.to_vector<double>();
+  manual_seed(9);
+  Tensor expected = matmul(dropout(softmax(matmul(b[0], b[1], {.transpose_b = true}) * 0.5, -1), 0.3), b[2]);
+  sum(expected * weight).backward();
+  expect_near(expected, values, 1e-12);
+  for (size_t i = 0; i < 3; ++i) expect_near(a[i].grad(), b[i].grad().to_vector<double>(), 1e-12);
+}
 
 TEST(Attention, OfAQueryThatSeesNothingIsZero) {
   Tensor q = leaf({1, 1, 2, 3}, {5, 13}), k = leaf({1, 1, 2, 3}, {7, 11}), v = leaf({1, 1, 2, 3}, {3, 7});

@@ -63,7 +63,7 @@ TEST(Amp, OpsThatNeedPrecisionGetF32) {
 TEST(Amp, InputsThatAnOpKeepsStayInF32) {
   Graph graph;
   GraphValue q = feed(graph, {1, 2, 3, 4}), mask = feed(graph, {3, 3});
-  Attributes attributes{{"causal", 0}, {"scale", 0.5}};
+  Attributes attributes{{"causal", 0}, {"has_mask", 1}, {"scale", 0.5}, {"dropout", 0.0}, {"number", 0}};
   GraphValue y = apply(graph, "attention", {q, q, q, mask}, attributes);
   GraphValue dq = apply(graph, "attention_gradient", {y, y, {y.node, 1}, q, q, q, mask}, attributes);
   graph.outputs = {dq};

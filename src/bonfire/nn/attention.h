@@ -13,7 +13,7 @@ struct AttentionMasks {
 };
 
 // softmax(q kᵀ / √(E / heads) + mask) v, head by head. q [N, T, E], k and v [N, S, E] → [N, T, E]. `dropout` drops
-// weights of the mixture; without it the matrix of weights is never held.
+// weights of the mixture. The matrix of weights is never held.
 Tensor multihead_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                            const AttentionMasks& masks = {}, double dropout = 0);
 

@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
@@ -14,8 +15,8 @@ namespace bonfire {
 
 namespace {
 
-// Checks q, k, v at inputs first … first + 2 and the mask, if there is one, at input `mask`.
-void check_operands(const InferContext& context, size_t first, size_t mask) {
+// Checks q, k, v at inputs first … first + 2 and, behind them, the mask and the key if there are any.
+void check_operands(const InferContext& context, size_t first) {
   require_one_device(context);
   const Shape &q = context.input(first).shape, &k = context.input(first + 1).shape, &v = context.input(first + 2).shape;
   if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4)
@@ -26,7 +27,8 @@ void check_operands(const InferContext& context, size_t first, size_t mask) {
   require_dtype(context, first + 2, "v", context.input(first).dtype);
   require_shape(context, first + 1, "k", {q[0], q[1], k[2], q[3]});
   require_shape(context, first + 2, "v", {q[0], q[1], k[2], v[3]});
-  if (context.inputs.size() <= mask) return;
+  if (!context.attributes.flag("has_mask")) return;
+  const size_t mask = first + 3;
   require_floating(context, mask, "the mask");
   Shape scores{q[0], q[1], q[2], k[2]};
   if (!(broadcast_shapes(context.op.name, context.input(mask).shape, scores) == scores))
@@ -34,9 +36,9 @@ void check_operands(const InferContext& context, size_t first, size_t mask) {
                             to_string(context.input(mask).shape), to_string(scores));
 }
 
-// q, k, v, mask → y, and log Σ exp of each query's scores [B, H, T].
+// q, k, v, mask, key → y, and log Σ exp of each query's scores [B, H, T].
 OutputSpecs infer_attention(const InferContext& context) {
-  check_operands(context, 0, 3);
+  check_operands(context, 0);
   TensorSpec y = context.input(0), log_sum = y;
   y.shape[3] = context.input(2).shape[3];
   log_sum.shape = {y.shape[0], y.shape[1], y.shape[2]};
@@ -44,8 +46,9 @@ OutputSpecs infer_attention(const InferContext& context) {
   return {y, log_sum};
 }
 
-OutputSpecs infer_attention_gradient(const InferContext& context) {  // dy, y, log_sum, q, k, v, mask → dq, dk, dv
-  check_operands(context, 3, 6);
+// dy, y, log_sum, q, k, v, mask, key → dq, dk, dv
+OutputSpecs infer_attention_gradient(const InferContext& context) {
+  check_operands(context, 3);
   require_shape(context, 0, "dy", context.input(1).shape);
   require_dtype(context, 0, "dy", context.input(3).dtype);
   require_dtype(context, 1, "y", context.input(3).dtype);
@@ -59,15 +62,15 @@ const Op& attention_gradient_op = register_op({.name = "attention_gradient",
                                                .amp = AmpRule::low,
                                                .amp_keeps = input_bit(2) | input_bit(6)});
 
-// With p = exp(s − log_sum) and s = scale q kᵀ + mask:
-//   dv = pᵀ dy,  ds = p (dy vᵀ − Σ dy y),  dq = scale ds k,  dk = scale dsᵀ q.
+// With p = exp(s − log_sum), s = scale q kᵀ + mask and r = 0 or 1 / (1 − dropout), by which dropout multiplies p:
+//   dv = (r p)ᵀ dy,  ds = p (r dy vᵀ − Σ dy y),  dq = scale ds k,  dk = scale dsᵀ q.
 Tensors attention_rule(const GradientContext& c) {
-  if (c.input_count() > 3 && c.needs(3))
+  if (c.attributes().flag("has_mask") && c.needs(3))
     throw_error<GraphError>("[attention] the mask requires a gradient, which this op does not have; detach() it");
   std::vector<Tensor> inputs = {c.gradient(), c.output(0), c.output(1)};
   for (size_t i = 0; i < c.input_count(); ++i) inputs.push_back(c.input(i));
   Tensors gradients = trace_op_all(attention_gradient_op, inputs, c.attributes());
-  if (c.input_count() > 3) gradients.push_back(Tensor());
+  while (gradients.size() < c.input_count()) gradients.push_back(Tensor());
   return gradients;
 }
 
@@ -82,12 +85,22 @@ const Op& attention_op = register_op({.name = "attention",
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
   double scale = options.scale;
   if (scale == 0 && q.rank() > 0 && q.size(-1) > 0) scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
-  Attributes attributes{{"causal", options.causal}, {"scale", scale}};
-  if (!options.mask.defined()) return trace_op(attention_op, {q, k, v}, attributes);
-  Tensor mask = options.mask;
-  if (mask.dtype() == DType::boolean)
-    mask = where(mask, zeros(mask.shape(), DType::f32, mask.device()), -std::numeric_limits<double>::infinity());
-  return trace_op(attention_op, {q, k, v, mask}, attributes);
+  if (!(options.dropout >= 0 && options.dropout <= 1))
+    throw_error<ConfigError>("[attention] dropout is {}, expected a probability in [0, 1]", options.dropout);
+  std::vector<Tensor> inputs = {q, k, v};
+  if (Tensor mask = options.mask; mask.defined()) {
+    if (mask.dtype() == DType::boolean)
+      mask = where(mask, zeros(mask.shape(), DType::f32, mask.device()), -std::numeric_limits<double>::infinity());
+    inputs.push_back(mask);
+  }
+  Trace& trace = Trace::current();
+  if (options.dropout > 0) inputs.push_back(Tensor(trace.random_key(q.device())));
+  return trace_op(attention_op, inputs,
+                  {{"causal", options.causal},
+                   {"has_mask", options.mask.defined()},
+                   {"scale", scale},
+                   {"dropout", options.dropout},
+                   {"number", options.dropout > 0 ? trace.next_random_number() : 0}});
 }
 
 }  // namespace bonfire

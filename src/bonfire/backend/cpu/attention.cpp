@@ -11,6 +11,7 @@
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/gemm.h"
 #include "bonfire/backend/cpu/gemm_driver.h"
+#include "bonfire/backend/cpu/random_blocks.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/backend/cpu/vector_math.h"
 
@@ -27,17 +28,24 @@ struct AttentionShape {
   double scale;
   DType mask_type = DType::f32;
   std::array<int64_t, 4> mask_strides{};  // over [B, H, T, S], elements; 0 where it is broadcast
+  size_t mask_input, key_input;
+  double dropout;
+  uint64_t number;  // of the op within the step
 
-  // q, k, v are the inputs from `first` on, and the mask comes after them.
+  // q, k, v are the inputs from `first` on; the mask and the key of dropout come after them.
   AttentionShape(const GraphNode& node, size_t first) {
     const Shape &q = node.inputs[first].spec().shape, &v = node.inputs[first + 2].spec().shape;
     heads_in_batch = q[1], heads = q[0] * q[1];
     queries = q[2], keys = v[2], features = q[3], values = v[3];
     causal = node.attributes.flag("causal");
     scale = node.attributes.number("scale");
-    has_mask = node.inputs.size() > first + 3;
+    has_mask = node.attributes.flag("has_mask");
+    dropout = node.attributes.number("dropout");
+    number = static_cast<uint64_t>(node.attributes.integer("number"));
+    mask_input = first + 3;
+    key_input = mask_input + (has_mask ? 1 : 0);
     if (!has_mask) return;
-    const TensorSpec& mask = node.inputs.back().spec();
+    const TensorSpec& mask = node.inputs[mask_input].spec();
     mask_type = mask.dtype;
     Shape strides = row_major_strides(mask.shape);
     for (int i = 0; i < mask.shape.rank(); ++i)
@@ -135,6 +143,17 @@ struct Blocks {
     }
   }
 
+  // Multiplies a row of a block by what dropout gives each key: 0 or 1 / (1 − dropout).
+  void drop(const Run& run, const Block& block, int64_t r, Acc* row) const {
+    const uint64_t* key = run.input<uint64_t>(shape.key_input);  // seed, step
+    const int64_t first = (block.head * shape.queries + block.query + r) * shape.keys + block.key;
+    const float dropped = static_cast<float>(shape.dropout);
+    const Acc factor = static_cast<Acc>(1 / (1 - shape.dropout));
+    float numbers[kKeys];
+    uniform_run(key[0], random_stream(key[1], shape.number), static_cast<uint64_t>(first), block.columns, numbers);
+    for (int64_t j = 0; j < block.columns; ++j) row[j] = numbers[j] >= dropped ? row[j] * factor : Acc(0);
+  }
+
   // A block as an operand of the next product, in the type of the tensors.
   static const T* operand(const Block& block, const Acc* values, T* narrow) {
     if constexpr (std::is_same_v<T, Acc>) {
@@ -218,9 +237,11 @@ struct Forward {
     const int64_t end = shape.causal ? std::min(shape.keys, block.query + block.rows) : shape.keys;
     for (block.key = 0; block.key < end; block.key += kKeys) {
       block.columns = std::min(kKeys, shape.keys - block.key);
-      blocks.scores(block, run.input<T>(0), run.input<T>(1), shape.has_mask ? run.inputs[3] : nullptr, memory.scores,
-                    memory.gemm);
+      blocks.scores(block, run.input<T>(0), run.input<T>(1), shape.has_mask ? run.inputs[shape.mask_input] : nullptr,
+                    memory.scores, memory.gemm);
       absorb(block, largest, total, memory);
+      for (int64_t r = 0; shape.dropout > 0 && r < block.rows; ++r)
+        blocks.drop(run, block, r, memory.scores + r * kKeys);
       blocks.multiply(blocks.gather(block.rows, block.columns, shape.values),
                       blocks.operand(block, memory.scores, memory.narrow),
                       run.input<T>(2) + (block.head * shape.keys + block.key) * shape.values, memory.sums, memory.gemm);
@@ -263,8 +284,9 @@ struct Backward {
 
   int64_t tasks() const { return blocks.shape.heads; }
 
-  // p = exp(score − log_sum), and ds = scale p (dy vᵀ − delta) from the dy vᵀ that ds holds.
-  void weigh(const Block& block, const Acc* log_sum, const Memory& memory) const {
+  // p = exp(score − log_sum), and ds = scale p (dy vᵀ − delta) from the dy vᵀ that ds holds; with dropout p ends up
+  // without what was dropped, and so does dy vᵀ.
+  void weigh(const Run& run, const Block& block, const Acc* log_sum, const Memory& memory) const {
     for (int64_t r = 0; r < block.rows; ++r) {
       Acc* __restrict p = memory.p + r * kKeys;
       Acc* __restrict ds = memory.ds + r * kKeys;
@@ -272,10 +294,12 @@ struct Backward {
       // A query that sees nothing has log_sum −∞, and all its probabilities are 0.
       const bool blind = log_sum[r] == -std::numeric_limits<Acc>::infinity();
       const Acc shift = blind ? std::numeric_limits<Acc>::infinity() : log_sum[r];
+      if (blocks.shape.dropout > 0) blocks.drop(run, block, r, ds);
       for (int64_t j = 0; j < block.columns; ++j) {
         p[j] = exponential(p[j] - shift);
         ds[j] = p[j] * (ds[j] - delta) * scale;
       }
+      if (blocks.shape.dropout > 0) blocks.drop(run, block, r, p);
     }
   }
 
@@ -285,9 +309,9 @@ struct Backward {
     const int64_t query = block.head * shape.queries + block.query, key = block.head * shape.keys + block.key;
     const T* dy = run.input<T>(0) + query * shape.values;
     const T *q = run.input<T>(3), *k = run.input<T>(4), *v = run.input<T>(5) + key * shape.values;
-    blocks.scores(block, q, k, shape.has_mask ? run.inputs[6] : nullptr, memory.p, memory.gemm);
+    blocks.scores(block, q, k, shape.has_mask ? run.inputs[shape.mask_input] : nullptr, memory.p, memory.gemm);
     blocks.multiply(blocks.against(block.rows, block.columns, shape.values), dy, v, memory.ds, memory.gemm);
-    weigh(block, run.input<Acc>(2) + query, memory);
+    weigh(run, block, run.input<Acc>(2) + query, memory);
     blocks.multiply(blocks.scatter(block.rows, block.columns, shape.values),
                     blocks.operand(block, memory.p, memory.narrow), dy, memory.dv, memory.gemm);
     const T* ds = blocks.operand(block, memory.ds, memory.narrow);

@@ -20,6 +20,16 @@ inline void uniform_chunk(uint64_t seed, uint64_t stream, uint64_t first, float*
   }
 }
 
+// out[i] = uniform_at(seed, stream, first + i) for any run of numbers.
+inline void uniform_run(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, float* out) {
+  RandomBlock words = philox(seed, stream, first / 4);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t index = first + static_cast<uint64_t>(i);
+    if (i > 0 && index % 4 == 0) words = philox(seed, stream, index / 4);
+    out[i] = uniform_from_bits(words.word[index % 4]);
+  }
+}
+
 // Calls body(begin, end, numbers) on ranges of at most kRandomChunk that cover [0, count): numbers[i] belongs to
 // element begin + i. On all threads.
 template <class Body>
