@@ -1,0 +1,147 @@
+// Runs the example programs as a user would, on small data that the tests write.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <zlib.h>
+
+#include <array>
+#include <cstdio>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bonfire/base/random.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire {
+namespace {
+
+using testing::ScratchFolder;
+
+void write_gzip(const std::filesystem::path& path, const std::string& content) {
+  gzFile file = gzopen(path.c_str(), "wb");
+  ASSERT_NE(file, nullptr);
+  ASSERT_EQ(gzwrite(file, content.data(), static_cast<unsigned>(content.size())), static_cast<int>(content.size()));
+  ASSERT_EQ(gzclose(file), Z_OK);
+}
+
+std::string idx_header(std::initializer_list<uint32_t> extents) {
+  std::string header{0, 0, 8, static_cast<char>(extents.size())};
+  for (uint32_t extent : extents)
+    for (int shift : {24, 16, 8, 0}) header += static_cast<char>(extent >> shift & 0xFF);
+  return header;
+}
+
+// Images of 28 × 28: noise, and a bright square whose place is the class.
+void write_split(const std::filesystem::path& folder, const std::string& split, uint32_t count) {
+  std::string images = idx_header({count, 28, 28}), labels = idx_header({count});
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t label = philox(1, split.size(), i).word[0] % 10;
+    labels += static_cast<char>(label);
+    uint32_t top = 1 + label / 4 * 9, left = 1 + label % 4 * 7;
+    for (uint32_t y = 0; y < 28; ++y)
+      for (uint32_t x = 0; x < 28; ++x) {
+        bool inside = y >= top && y < top + 6 && x >= left && x < left + 5;
+        uint32_t noise = philox(2, i, y * 28 + x).word[0] % 64;
+        images += static_cast<char>(inside ? 255 - noise : noise);
+      }
+  }
+  write_gzip(folder / (split + "-images-idx3-ubyte.gz"), images);
+  write_gzip(folder / (split + "-labels-idx1-ubyte.gz"), labels);
+}
+
+struct Ended {
+  int status;
+  std::string output;  // of both streams
+};
+
+Ended run(const std::string& example, const std::string& arguments = {}) {
+  std::string command = std::string(BONFIRE_EXAMPLES_FOLDER) + "/" + example + " " + arguments + " 2>&1";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
+  std::string output;
+  std::array<char, 4096> buffer{};
+  while (size_t read = std::fread(buffer.data(), 1, buffer.size(), pipe)) output.append(buffer.data(), read);
+  int status = ::pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+// What the first group of `pattern` matched, each time it did.
+std::vector<std::string> matches(const std::string& text, const std::string& pattern) {
+  std::regex regex(pattern);
+  std::vector<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it) found.push_back((*it)[1]);
+  return found;
+}
+
+TEST(Examples, MnistLearnsAndItsParametersComeBack) {
+  ScratchFolder folder;
+  write_split(folder.path(), "train", 1600);
+  write_split(folder.path(), "t10k", 200);
+  std::string place =
+      "--place cpu --data " + folder.path().string() + " --output " + (folder / "mnist.safetensors").string();
+  for (std::string flags :
+       {"--optimizer sgd --lr 0.05", "--optimizer momentum --amp", "--optimizer adagrad", "--optimizer adam"}) {
+    SCOPED_TRACE(flags);
+    Ended ended = run("mnist", place + " --epochs 1 --batch_size 8 " + flags);
+    ASSERT_EQ(ended.status, 0) << ended.output;
+    EXPECT_EQ(matches(ended.output, "(epoch: 0, batch: 200, loss is: [0-9.]+)\n").size(), 1U) << ended.output;
+    std::vector<std::string> accuracies = matches(ended.output, "test accuracy: ([0-9.]+)\n");
+    ASSERT_EQ(accuracies.size(), 2U) << ended.output;
+    EXPECT_GT(std::stod(accuracies[0]), 0.9) << ended.output;
+    EXPECT_EQ(accuracies[0], accuracies[1]);
+  }
+}
+
+TEST(Examples, MnistSaysWhatIsWrong) {
+  ScratchFolder folder;
+  Ended no_data = run("mnist", "--place cpu --data " + folder.path().string());
+  EXPECT_EQ(no_data.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "train-images-idx3-ubyte", no_data.output);
+  Ended no_optimizer = run("mnist", "--optimizer adan");
+  EXPECT_NE(no_optimizer.status, 0);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "adan", no_optimizer.output);
+  Ended no_place = run("mnist", "--place tpu");
+  EXPECT_EQ(no_place.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "tpu", no_place.output);
+}
+
+TEST(Examples, ResNetReportsTopOneAndTopFive) {
+  ScratchFolder folder;
+  write_split(folder.path(), "train", 64);
+  write_split(folder.path(), "t10k", 10);
+  Ended ended =
+      run("resnet18", "--place cpu --epochs 1 --batch_size 2 --limit 8 --log_freq 2 --data " + folder.path().string());
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  std::vector<std::string> batches = matches(
+      ended.output, "\\[Epoch 1, batch ([24])\\] loss: [0-9.]+, acc1: [01]\\.[0-9]{5}, acc5: [01]\\.[0-9]{5}\n");
+  EXPECT_EQ(batches, (std::vector<std::string>{"2", "4"})) << ended.output;
+  EXPECT_EQ(matches(ended.output, "\\[Epoch 1\\] test acc1: ([01]\\.[0-9]{5}), acc5: [01]\\.[0-9]{5}\n").size(), 1U)
+      << ended.output;
+}
+
+TEST(Examples, CustomOpHasARightGradientAndLearns) {
+  Ended ended = run("custom_op");
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  for (const std::string& error : matches(ended.output, "by ([0-9.e-]+) at")) EXPECT_LT(std::stod(error), 1e-3);
+  std::vector<std::string> losses = matches(ended.output, "loss is: ([0-9.]+)\n");
+  ASSERT_EQ(losses.size(), 5U) << ended.output;
+  EXPECT_LT(std::stod(losses.back()), 0.02) << ended.output;
+}
+
+TEST(Examples, ControlFlowCompilesEachGraphOnceAndSaysWhy) {
+  Ended ended = run("control_flow");
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  std::vector<std::string> depths = matches(ended.output, "depth: ([0-9]),");
+  EXPECT_GE(std::set<std::string>(depths.begin(), depths.end()).size(), 2U) << ended.output;
+  std::vector<std::string> compiled = matches(ended.output, "compiled plans: ([0-9]+)"),
+                           hits = matches(ended.output, "cache hits: ([0-9]+)");
+  ASSERT_EQ(compiled.size(), 1U) << ended.output;
+  EXPECT_LT(std::stoi(compiled[0]), 15);
+  EXPECT_GT(std::stoi(hits[0]), 100);
+  EXPECT_EQ(std::to_string(matches(ended.output, "plan [0-9]+: (.+)\n").size()), compiled[0]) << ended.output;
+}
+
+}  // namespace
+}  // namespace bonfire
