@@ -98,6 +98,7 @@ void run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings = parse(argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whole lines as they come, also into a file
   try {
     run(settings);
   } catch (const Error& error) {

@@ -94,7 +94,6 @@ void run(const Settings& settings) {
       auto count = static_cast<double>(label.size(0));
       std::printf("[Epoch %d, batch %d] loss: %.5f, acc1: %.5f, acc5: %.5f\n", epoch, batch, loss.item(),
                   first.item() / count, fifth.item() / count);
-      std::fflush(stdout);
     }
     test_model(model, test, epoch);
   }
@@ -102,6 +101,7 @@ void run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings = parse(argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whole lines as they come, also into a file
   try {
     run(settings);
   } catch (const Error& error) {
