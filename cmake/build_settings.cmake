@@ -29,9 +29,10 @@ add_library(bonfire_warnings INTERFACE)
 target_compile_options(bonfire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>
                                                   # False alarms of g++ 12 on std::string and small fixed arrays.
                                                   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>
-                                                  # Instrumented code hides initialisations from g++'s analysis.
-                                                  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${BONFIRE_SANITIZE}>>:-Wno-maybe-uninitialized>
                                                   $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>)
+if(BONFIRE_SANITIZE) # instrumented code hides initialisations from g++'s analysis
+  target_compile_options(bonfire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
