@@ -199,17 +199,32 @@ TraceScope::TraceScope(Trace& trace) : before_(current_trace) { current_trace = 
 bool TraceScope::active() { return current_trace != nullptr; }
 TraceScope::~TraceScope() { current_trace = before_; }
 
+namespace {
+
+// Paths are few and live as long as their thread; a call finds its path by its parent's address and its own name.
+struct PathKey {
+  const std::string* parent;
+  std::string_view name;  // of the path itself: its last part
+  friend bool operator==(const PathKey&, const PathKey&) = default;
+};
+struct PathKeyHash {
+  size_t operator()(const PathKey& key) const {
+    return std::hash<std::string_view>()(key.name) ^ (reinterpret_cast<uintptr_t>(key.parent) * 0x9e3779b97f4a7c15ULL);
+  }
+};
+
+const std::string* intern_path(const std::string* parent, std::string_view name) {
+  thread_local std::unordered_map<PathKey, std::unique_ptr<std::string>, PathKeyHash> paths;
+  if (auto found = paths.find({parent, name}); found != paths.end()) return found->second.get();
+  auto path = std::make_unique<std::string>(parent == nullptr ? std::string(name) : *parent + "." + std::string(name));
+  PathKey key{parent, std::string_view(*path).substr(path->size() - name.size())};
+  return paths.emplace(key, std::move(path)).first->second.get();
+}
+
+}  // namespace
+
 PathScope::PathScope(std::string_view name) : before_(current_path) {
-  if (name.empty()) return;
-  // Paths are few and live for ever; each thread keeps its own table, keyed by the parent's address and the name.
-  thread_local std::unordered_map<std::string, std::unique_ptr<std::string>> paths;
-  thread_local std::string key;
-  key = before_ == nullptr ? std::string() : *before_;
-  if (!key.empty()) key += '.';
-  key += name;
-  auto& slot = paths[key];
-  if (!slot) slot = std::make_unique<std::string>(key);
-  current_path = slot.get();
+  if (!name.empty()) current_path = intern_path(before_, name);
 }
 PathScope::~PathScope() { current_path = before_; }
 
