@@ -81,8 +81,7 @@ TEST(MultiheadAttention, HasPyTorchsNames) {
   EXPECT_EQ(names, (std::vector<std::string>{"in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"}));
 }
 
-// With dropout the weights are computed one by one, without it by a fused op: a dropout too small to drop anything must
-// give the same mixture.
+// A dropout too small to drop anything must change nothing, whatever the mask.
 void expect_same_mixture(const AttentionMasks& masks) {
   Tensor q = normal_random({2, 3, 8}), k = normal_random({2, 5, 8}), v = normal_random({2, 5, 8});
   std::vector<float> fused = multihead_attention(q, k, v, 2, masks).to_vector<float>();

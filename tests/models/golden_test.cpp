@@ -1,0 +1,180 @@
+// The models against PyTorch: the same weights and batches, the same losses and gradients. See tests/golden/README.md.
+
+#include "tests/golden/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "bonfire/models/make.h"
+#include "bonfire/nn/convolution.h"
+#include "bonfire/nn/init.h"
+#include "bonfire/nn/linear.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/loss.h"
+#include "bonfire/ops/pooling.h"
+#include "bonfire/ops/shape_ops.h"
+#include "bonfire/optim/optimizers.h"
+#include "bonfire/passes/pass.h"
+
+namespace bonfire::models {
+namespace {
+
+// Smooth everywhere, so that rounding does not grow over 50 steps as it does through ReLU and max-pool.
+class TanhNet : public nn::Callable<TanhNet> {
+ public:
+  TanhNet() : Callable("TanhNet") {}
+  Tensor forward(const Tensor& x) const {
+    Tensor y = avg_pool2d(tanh(conv1(x)), {.kernel = {2}});
+    y = avg_pool2d(tanh(conv2(y)), {.kernel = {2}});
+    return fc(flatten(y, 1));
+  }
+
+ private:
+  nn::Conv2d conv1 = register_module("conv1", nn::Conv2d({.in = 1, .out = 8, .kernel = {3}, .padding = {1}}));
+  nn::Conv2d conv2 = register_module("conv2", nn::Conv2d({.in = 8, .out = 16, .kernel = {3}, .padding = {1}}));
+  nn::Linear fc = register_module("fc", nn::Linear({.in = 16 * 7 * 7, .out = 10}));
+};
+
+Model make_model(const golden::Model& expected) {
+  nn::init::Skip skip;  // the generator's values come instead
+  if (expected.name == "tanh_net") {
+    TanhNet net;
+    return Model(net, [net](const Tensor& x) { return std::vector<Tensor>{net(x)}; });
+  }
+  ModelOptions options{.classes = expected.classes, .dropout = 0.0};
+  if (expected.takes_tokens) {
+    options.vocabulary = expected.vocabulary;
+  } else {
+    options.in_channels = expected.input_shape[1];
+  }
+  return make(expected.name, options);
+}
+
+// A model with the generator's weights, and its batches.
+class Training {
+ public:
+  explicit Training(const golden::Model& expected) : expected_(expected), model_(make_model(expected)) {
+    for (const golden::Parameter& parameter : expected_.parameters) {
+      std::vector<float> values = golden::parameter_values(parameter.name, parameter.shape, parameter.kind);
+      variable(parameter.name).load(std::as_bytes(std::span<const float>(values)));
+    }
+  }
+
+  Parameter variable(const std::string& name) const {
+    for (const auto& [other, parameter] : model_.named_parameters())
+      if (other == name) return parameter;
+    throw std::out_of_range("the model has no parameter " + name);
+  }
+
+  std::vector<Tensor> outputs(int64_t step) const { return model_.outputs(input(step)); }
+
+  Tensor loss(const std::vector<Tensor>& outputs, int64_t step) const {
+    Tensor logits = outputs[0];  // [N, classes], or [N, T, classes]
+    if (logits.rank() == 3) logits = flatten(logits, 0, 1);
+    std::vector<int64_t> labels = golden::label_values(step, expected_.label_count(), expected_.classes);
+    Tensor result = cross_entropy(logits, Tensor::from<int64_t>(labels, {expected_.label_count()}));
+    if (outputs.size() == 1) return result;
+    std::vector<float> boxes = golden::box_values(step, outputs[1].shape().count());
+    return result + smooth_l1_loss(outputs[1], Tensor::from<float>(boxes, outputs[1].shape()));
+  }
+
+  // Trains for all steps and returns the loss of each. Calls look(outputs) when the first step has its gradients.
+  template <class Look>
+  std::vector<double> run(const Look& look) const {
+    optim::Momentum optimizer(model_.parameters(), {.lr = expected_.lr, .momentum = expected_.momentum});
+    std::vector<double> losses;
+    for (int64_t step = 0; step < static_cast<int64_t>(expected_.losses.size()); ++step) {
+      std::vector<Tensor> results = outputs(step);
+      Tensor value = loss(results, step);
+      value.backward();
+      if (step == 0) look(results);
+      optimizer.step();
+      optimizer.clear_grad();
+      losses.push_back(value.item());
+    }
+    return losses;
+  }
+
+  const Model& model() const { return model_; }
+
+ private:
+  Tensor input(int64_t step) const {
+    Shape shape(expected_.input_shape);
+    if (expected_.takes_tokens)
+      return Tensor::from<int64_t>(golden::token_values(step, shape.count(), expected_.vocabulary), shape);
+    return Tensor::from<float>(golden::image_values(step, shape.count()), shape);
+  }
+
+  golden::Model expected_;
+  Model model_;
+};
+
+double norm_of(const Tensor& tensor) {
+  double squares = 0;
+  for (float value : tensor.to_vector<float>()) squares += static_cast<double>(value) * value;
+  return std::sqrt(squares);
+}
+
+void expect_relative(double value, double expected, double tolerance, const std::string& what) {
+  EXPECT_NEAR(value, expected, tolerance * std::fabs(expected)) << what;
+}
+
+class Golden : public ::testing::TestWithParam<const char*> {
+ protected:
+  golden::Model expected = golden::load_model(GetParam());
+};
+
+TEST_P(Golden, TrainsAsInPyTorch) {
+  Training training(expected);
+  std::vector<double> losses = training.run([&](const std::vector<Tensor>& outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i)
+      expect_relative(norm_of(outputs[i]), expected.outputs[i].norm.f64, 1e-5, expected.outputs[i].name);
+    double largest = 0;
+    for (const golden::Parameter& parameter : expected.parameters) largest = std::max(largest, parameter.gradient.f64);
+    for (const golden::Parameter& parameter : expected.parameters) {
+      // Some gradients are nothing but rounding: those of a bias that a batch norm takes away again.
+      double tolerance = 1e-4 * parameter.gradient.f64 + 1e-6 * largest;
+      EXPECT_NEAR(norm_of(training.variable(parameter.name).grad()), parameter.gradient.f64, tolerance)
+          << parameter.name;
+    }
+  });
+  expect_relative(losses[0], expected.losses_f64[0], 1e-5, "loss of the first step");
+  for (size_t step = 1; step < losses.size(); ++step)
+    expect_relative(losses[step], expected.losses_f64[step], 1e-4, "loss of step " + std::to_string(step));
+
+  size_t compared = 0;
+  for (const golden::Buffer& buffer : expected.buffers)
+    for (const auto& [name, variable] : training.model().named_buffers())
+      if (name == buffer.name) {
+        expect_relative(norm_of(variable), buffer.norm.f64, 1e-4, name);
+        ++compared;
+      }
+  EXPECT_EQ(compared, expected.buffers.size());
+
+  training.model().eval();
+  NoGrad no_grad;
+  auto next = static_cast<int64_t>(losses.size());
+  expect_relative(training.loss(training.outputs(next), next).item(), expected.eval_loss_f64, 1e-4, "loss of eval");
+}
+
+TEST_P(Golden, MixedPrecisionHasNearlyTheSameLosses) {
+  passes::current_options().use_amp = true;
+  std::vector<double> losses = Training(expected).run([](const std::vector<Tensor>&) {});
+  passes::current_options().use_amp = false;
+  double farthest = 0;
+  for (size_t step = 0; step < losses.size(); ++step) {
+    expect_relative(losses[step], expected.losses_f64[step], 2e-2, "loss of step " + std::to_string(step));
+    farthest = std::max(farthest, std::fabs(losses[step] / expected.losses_f64[step] - 1));
+  }
+  EXPECT_GT(farthest, 1e-5) << "nothing was computed in bf16";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Golden,
+                         ::testing::Values("mnist_cnn", "lenet", "mlp", "tanh_net", "resnet18_small", "vgg11_bn",
+                                           "alexnet", "two_headed", "lstm_classifier", "bert_mini"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace bonfire::models
