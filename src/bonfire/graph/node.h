@@ -19,8 +19,9 @@ class Completion {
  public:
   virtual ~Completion() = default;
   virtual void wait() = 0;
-  virtual bool done() = 0;  // wait() would not block
-  Device device;            // whose queue it belongs to
+  virtual bool done() = 0;            // wait() would not block
+  Device device;                      // whose queue it belongs to
+  std::atomic<bool> reported{false};  // a reader has been told of its failure; the next commit need not repeat it
 };
 
 enum class LeafKind : uint8_t {

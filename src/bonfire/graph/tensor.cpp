@@ -27,6 +27,16 @@ struct Located {
   Layout layout;
 };
 
+void wait_for(Completion* launch) {
+  if (launch == nullptr) return;
+  try {
+    launch->wait();
+  } catch (...) {
+    launch->reported = true;
+    throw;
+  }
+}
+
 Located locate(const Value& value) {
   Node& node = *value.node;
   if (Trace::current().compiling)
@@ -40,7 +50,7 @@ Located locate(const Value& value) {
     if (state.pending_trace == Trace::current().id() && state.pending) commit();
     if (node.leaf == LeafKind::variable) {
       if (!state.failure.empty()) throw_error<GraphError>("{}", state.failure);
-      if (state.ready) state.ready->wait();
+      wait_for(state.ready.get());
       if (!state.buffer) state.buffer = {std::make_shared<Storage>(state.spec.device, state.spec.bytes())};
       return {state.buffer, state.layout};
     }
@@ -53,7 +63,7 @@ Located locate(const Value& value) {
   }
   NodeOutput& output = node.outputs[value.index];
   BONFIRE_CHECK(static_cast<bool>(output.buffer), "a live value was not kept");
-  if (output.ready) output.ready->wait();
+  wait_for(output.ready.get());
   return {output.buffer, {}};
 }
 

@@ -79,9 +79,14 @@ class Tensor {
   double item() const { return item<double>(); }
   template <class T>
   std::vector<T> to_vector() const {  // row-major, converted to T
-    std::vector<T> values(static_cast<size_t>(shape().count()));
-    if constexpr (sizeof(T) > 0) read_into(dtype_of<T>(), values.data(), values.size());
-    return values;
+    if constexpr (std::is_same_v<T, bool>) {  // std::vector<bool> has no bytes to write into
+      std::vector<uint8_t> bytes = to_vector<uint8_t>();
+      return {bytes.begin(), bytes.end()};
+    } else {
+      std::vector<T> values(static_cast<size_t>(shape().count()));
+      read_into(dtype_of<T>(), values.data(), values.size());
+      return values;
+    }
   }
   void copy_to_host(std::span<std::byte> target) const;  // raw elements, row-major
 

@@ -105,7 +105,9 @@ const NodePtr& Trace::append(const Op& op, std::span<const Value> inputs, Attrib
   }
   node->op = &op;
   node->attributes = std::move(attributes);
-  node->recorded = input_requires_grad && grad_mode;
+  bool floats = false;  // a node without a float to its name (a comparison, argmax) has no history
+  for (const TensorSpec& spec : outputs) floats |= is_floating(spec.dtype);
+  node->recorded = input_requires_grad && grad_mode && floats;
   node->outputs.reserve(outputs.size());
   for (const TensorSpec& spec : outputs) {
     NodeOutput& output = node->outputs.emplace_back(spec);

@@ -110,10 +110,10 @@ Tensors div_gradient(Context c) {  // d(x/y) = dx / y − (x/y) dy / y
   return {c.needs(0) ? to_input(c, 0, dy / c.input(1)) : Tensor(),
           c.needs(1) ? to_input(c, 1, -(dy * c.output() / c.input(1))) : Tensor()};
 }
-Tensors pow_gradient(Context c) {  // d(x^y) = y x^(y−1) dx + x^y log x dy
+Tensors pow_gradient(Context c) {  // d(x^y) = y x^(y−1) dx + x^y log x dy, with 0 where a factor of 0 meets infinity
   Tensor dy = c.gradient(), x = c.input(0), y = c.input(1);
-  return {c.needs(0) ? to_input(c, 0, dy * y * pow(x, y - 1.0)) : Tensor(),
-          c.needs(1) ? to_input(c, 1, dy * c.output() * log(x)) : Tensor()};
+  return {c.needs(0) ? to_input(c, 0, where(equal(y, 0), 0.0, dy * y * pow(x, y - 1.0))) : Tensor(),
+          c.needs(1) ? to_input(c, 1, where(equal(c.output(), 0), 0.0, dy * c.output() * log(x))) : Tensor()};
 }
 // Ties share the gradient, as in PyTorch.
 Tensors extremum_gradient(Context c) {

@@ -51,7 +51,7 @@ void mark_failed(const InFlight& launch, const std::string& why) {
                                " was being updated by that step and cannot be trusted: load it again)";
 }
 
-// Looks at launches that are done; throws the first failure.
+// Looks at launches that are done; throws the first failure that no reader has been told of.
 void look_at_finished(bool wait_for_all) {
   std::exception_ptr failure;
   Watch& watched = watch();
@@ -64,7 +64,7 @@ void look_at_finished(bool wait_for_all) {
       launch.completion->wait();
     } catch (const std::exception& error) {
       mark_failed(launch, error.what());
-      if (!failure) failure = std::current_exception();
+      if (!failure && !launch.completion->reported) failure = std::current_exception();
     }
     lock.lock();
   }

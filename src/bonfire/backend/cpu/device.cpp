@@ -178,6 +178,8 @@ class CpuQueue final : public Queue {
               step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
       try {
         step.kernel->run(run);
+      } catch (const DataError& error) {  // the user's data, not the device
+        throw DataError(step.label + " failed on " + to_string(device_) + ": " + error.what());
       } catch (const Error& error) {
         std::throw_with_nested(DeviceError(step.label + " failed on " + to_string(device_) + ": " + error.what()));
       }

@@ -208,21 +208,29 @@ struct Lanes {
   }
 };
 
-std::vector<Candidate> gather(const KernelRequest& request) {
+// gather only moves elements: it knows their size alone.
+template <class Word>
+std::vector<Candidate> gather_words(const KernelRequest& request) {
   const TensorSpec &data = request.node.inputs[0].spec(), &index = request.node.inputs[1].spec();
   Lanes lanes("gather", data.shape, index.shape, static_cast<int>(request.node.attributes.integer("axis")));
-  return dispatch(data.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    return dispatch_index(index.dtype, [&](auto index_tag) {
-      using Index = typename decltype(index_tag)::type;
-      return one_candidate(request, [lanes](const Run& run) {
-        const T* source = run.input<T>(0);
-        T* target = run.output<T>();
-        lanes.for_each(run.input<Index>(1), *run.threads,
-                       [&](int64_t position, int64_t offset) { target[position] = source[offset]; });
-      });
+  return dispatch_index(index.dtype, [&](auto tag) {
+    using Index = typename decltype(tag)::type;
+    return one_candidate(request, [lanes](const Run& run) {
+      const auto* source = run.input<Word>(0);
+      auto* target = run.output<Word>();
+      lanes.for_each(run.input<Index>(1), *run.threads,
+                     [&](int64_t position, int64_t offset) { target[position] = source[offset]; });
     });
   });
+}
+
+std::vector<Candidate> gather(const KernelRequest& request) {
+  switch (size_of(request.node.outputs[0].dtype)) {
+    case 1: return gather_words<uint8_t>(request);
+    case 2: return gather_words<uint16_t>(request);
+    case 4: return gather_words<uint32_t>(request);
+    default: return gather_words<uint64_t>(request);
+  }
 }
 
 std::vector<Candidate> scatter_add(const KernelRequest& request) {
