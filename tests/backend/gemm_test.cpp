@@ -19,7 +19,10 @@ namespace {
 class Values {
  public:
   Values(DType dtype, int64_t count, uint64_t stream) : dtype_(dtype), bytes_(count * size_of(dtype)) {
-    for (int64_t i = 0; i < count; ++i) set(i, 2.0 * uniform_at(7, stream, i) - 1.0);
+    for (int64_t i = 0; i < count; i += 4) {
+      const RandomBlock block = philox(7, stream, i / 4);
+      for (int64_t j = i; j < std::min(i + 4, count); ++j) set(j, 2.0 * uniform_from_bits(block.word[j - i]) - 1.0);
+    }
   }
   void* data() { return bytes_.data(); }
   const void* data() const { return bytes_.data(); }
@@ -145,7 +148,7 @@ TEST_P(GemmTest, IsRightAcrossBlocksOfEveryLoop) {
 TEST_P(GemmTest, IsRightForVectors) {
   for (bool ta : {false, true})
     for (bool tb : {false, true})
-      for (int64_t large : {1, 257, 1500}) {
+      for (int64_t large : {1, 257, 1100}) {
         expect_right(dense(1, large, 301, ta, tb), 2);
         expect_right(dense(large, 1, 301, ta, tb), 2);
         expect_right(dense(3, large, 10, ta, tb), 2);
@@ -174,7 +177,7 @@ TEST_P(GemmTest, EveryTypeWithBiasActivationAccumulationAndPaddedRows) {
                          {DType::bf16, DType::bf16, DType::f32},  {DType::f64, DType::f64, DType::f64}};
   uint64_t counter = 0;
   for (const Types& type : types)
-    for (auto [m, n, k] : {std::array<int64_t, 3>{23, 45, 31}, {35, 70, 700}, {70, 35, 700}, {9, 11, 2500}})
+    for (auto [m, n, k] : {std::array<int64_t, 3>{23, 45, 31}, {20, 40, 550}, {40, 20, 550}, {5, 6, 2100}})
       for (BiasAlong bias : {BiasAlong::none, BiasAlong::rows, BiasAlong::columns})
         for (Activation activation : {Activation::none, Activation::relu, Activation::gelu_tanh}) {
           const uint32_t pick = philox(2, 0, counter++).word[0];
@@ -210,13 +213,13 @@ TEST_P(GemmTest, BatchesAreRightWhetherSmallLargeOrShared) {
 }
 
 TEST_P(GemmTest, SameBitsForAnyNumberOfThreads) {
-  for (Gemm g : {dense(150, 300, 700, false, false), dense(300, 40, 3000, true, false),
-                 dense(20, 20, 9000, false, true), dense(40, 900, 64, true, true)})
+  for (Gemm g : {dense(80, 150, 600, false, false), dense(150, 40, 2100, true, false), dense(20, 20, 4000, false, true),
+                 dense(40, 900, 40, true, true)})
     for (DType output : {DType::f32, DType::bf16}) {
       g.output = output;
       Operands one(g), other(g);
       run(g, one, 1);
-      for (int threads : {2, 3, 5}) {
+      for (int threads : {2, 5}) {
         other = Operands(g);
         run(g, other, threads);
         EXPECT_EQ(one.c.bytes(), other.c.bytes()) << describe(g) << " on " << threads << " threads";

@@ -194,7 +194,7 @@ struct GemmTemplate {
   // vectors and blended.
   template <class Source>
   static void pack_two_runs(const Pack<Source>& p, int64_t lane, int cut, int64_t k_begin, int64_t k_end, Scalar* to) {
-    decltype(Vector{} < Vector{}) second;
+    decltype(Vector{} < Vector{}) second{};
     for (int i = 0; i < kLanes; ++i) second[i] = i >= cut ? -1 : 0;
     const Source* from0 = p.source + p.lane_offset[lane];
     const Source* from1 = p.source + p.lane_offset[lane + cut] - cut;
@@ -379,7 +379,7 @@ struct GemmTemplate {
       exponent = exponent < Scalar(-80) ? Vector{} - Scalar(80) : exponent;
       return x / (exponential(exponent) + Scalar(1));
     } else {
-      Vector y;
+      Vector y = x;
       for (int i = 0; i < kLanes; ++i) y[i] = x[i] * (1 + __builtin_tanh(u[i])) / 2;
       return y;
     }
