@@ -156,6 +156,7 @@ class PaddedPatches final : public PanelSource<Acc> {
         const int64_t height = (end - begin) * g_.step_y + span_y_;
         const Element* from = image_ + image * g_.stride_n + (channel + plane) * g_.stride_c;
         for (int64_t i = 0; i < height; ++i, to += row_pitch_) {
+          if (i % g_.step_y >= span_y_) continue;  // between patches
           const int64_t y = begin * g_.step_y + top_ + i;
           if (y < 0 || y >= g_.height)
             std::fill(to, to + row_pitch_, Acc{0});
@@ -183,7 +184,8 @@ class PaddedPatches final : public PanelSource<Acc> {
   }
 
   void copy_row(const Element* from, Acc* to) const {
-    for (int64_t phase = 0; phase < g_.step_x; ++phase, to += phase_pitch_) {
+    // Where steps are longer than patches, some columns lie between them.
+    for (int64_t phase = 0; phase < std::min(g_.step_x, span_x_); ++phase, to += phase_pitch_) {
       // Columns left_ + phase + i * step_x.
       const int64_t first = left_ + phase, step = g_.step_x;
       const int64_t begin = std::clamp<int64_t>((-first + step - 1) / step, 0, phase_pitch_);
