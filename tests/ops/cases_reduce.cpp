@@ -73,6 +73,7 @@ const Variant kVariants[] = {
     {"long_columns", {20000, 3}, {0}, {3}},  // cut into pieces, few columns
     {"long_all", {7, 11, 1031}, {}, {}},     // odd everywhere
     {"many_short_runs", {700, 3, 2}, {0, 2}, {3}},
+    {"short_runs_in_tiles", {5, 100, 7}, {0, 2}, {100}},  // 700 columns, not a multiple of a tile
 };
 
 OpCase reduction_row(const Reduction& reduction, const Variant& variant) {

@@ -33,7 +33,24 @@ bool wins(C x, C y) {
 }
 
 template <bool kLargest, class T>
+int64_t search_run(const T* x, int64_t extent) {
+  Compared<T> best = x[0];
+  int64_t index = 0;
+  for (int64_t i = 1; i < extent; ++i) {
+    Compared<T> value = x[i];
+    if (!wins<kLargest>(value, best)) continue;
+    best = value;
+    index = i;
+  }
+  return index;
+}
+
+template <bool kLargest, class T>
 void search_columns(const T* x, int64_t extent, int64_t stride, int64_t columns, int64_t* indices) {
+  if (stride == 1) {  // a single column
+    indices[0] = search_run<kLargest>(x, extent);
+    return;
+  }
   Compared<T> best[kColumns];
   for (int64_t c = 0; c < columns; ++c) best[c] = x[c];
   std::fill_n(indices, columns, 0);

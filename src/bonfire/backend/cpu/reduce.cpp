@@ -3,8 +3,10 @@
 // Neighbouring axes that are both reduced or both kept are merged, which leaves two shapes of work. When the innermost
 // axis is reduced, runs of memory are folded to one number each. When it is kept, rows of memory are folded into each
 // other. Either way the fold goes through an array of independent lanes, which the compiler turns into vectors, and
-// every kBlock steps the lanes are emptied into wider totals, so that no sum of floats grows long. The reduction is cut
-// into pieces by its shape alone, and the pieces are put together in order: the same bits for any number of threads.
+// every kBlock steps the lanes are emptied into wider totals, so that no sum of floats grows long. Short runs under
+// another reduced axis ([4096, 512, 2, 2] over all but the channels) are folded as rows first, then within the row. The
+// reduction is cut into pieces by its shape alone, and the pieces are put together in order: the same bits for any
+// number of threads.
 
 #include <algorithm>
 #include <limits>
@@ -18,6 +20,8 @@ namespace {
 
 constexpr int64_t kLanes = 32;             // of a run that is folded to one number
 constexpr int64_t kColumns = 256;          // of rows that are folded into each other
+constexpr int64_t kShortLanes = 8;         // of what such a run leaves over
+constexpr int64_t kShortRun = 64;          // shorter runs are folded as rows where there are rows
 constexpr int64_t kBlock = 64;             // steps before lanes are emptied into totals
 constexpr int64_t kPieceElements = 32768;  // of a piece of one reduction
 constexpr int64_t kFewOutputs = 256;       // fewer than this: a long reduction is cut into pieces
@@ -78,22 +82,36 @@ struct Axes {
   }
 };
 
-// The work of one reduction. It consists of outputs × pieces units; a unit folds some of the rows of one output.
+// The work of one reduction: outputs × pieces units. A unit folds some of the steps of one number (runs) or of one tile
+// of neighbouring columns (rows).
 struct Reduction {
-  bool inner_reduced = false;
-  Axes kept;         // but for the innermost axis when it is kept
-  Axes reduced;      // but for the innermost axis when it is reduced
-  int64_t row = 1;   // extent of the innermost axis
-  int64_t segments;  // parts that a row is cut into: runs, or tiles of columns
-  int64_t segment;   // elements of all but the last
-  int64_t pieces;    // of one output's reduction
-  int64_t count;     // elements folded to one
+  bool runs = false;  // the innermost axis is reduced, and folded run by run
+  Axes kept;          // but for the innermost axis when it is kept
+  Axes reduced;       // but for the innermost axis when it is reduced
+  int64_t row = 1;    // extent of the innermost axis
+  int64_t group = 1;  // neighbouring columns that make one result, when short runs are folded as rows
+  int64_t segments;   // parts that a row is cut into: runs, or tiles of columns
+  int64_t segment;    // elements of all but the last
+  int64_t pieces;     // of one output's steps
+  int64_t count;      // elements folded to one
 
   Reduction(const Shape& shape, const Shape& axes);
 
-  int64_t outputs() const { return kept.extents.count() * (inner_reduced ? 1 : segments); }
-  int64_t steps() const { return reduced.extents.count() * (inner_reduced ? segments : 1); }
-  int64_t width() const { return inner_reduced ? 1 : std::min(row, segment); }  // results of a unit
+  int64_t outputs() const { return kept.extents.count() * (runs ? 1 : segments); }
+  int64_t steps() const { return reduced.extents.count() * (runs ? segments : 1); }
+  int64_t width() const { return runs ? 1 : std::min(row, segment); }  // totals of a unit
+
+  // Of output `output`: where it begins in the input, how many totals it has, where its results go.
+  int64_t source(int64_t output) const {
+    return runs ? kept.offset(output) : kept.offset(output / segments) + output % segments * segment;
+  }
+  int64_t columns(int64_t output) const { return runs ? 1 : std::min(segment, row - output % segments * segment); }
+  int64_t target(int64_t output) const {
+    return runs ? output : (output / segments * row + output % segments * segment) / group;
+  }
+
+ private:
+  void take_short_runs_as_rows();
 };
 
 Reduction::Reduction(const Shape& shape, const Shape& axes) {
@@ -120,17 +138,44 @@ Reduction::Reduction(const Shape& shape, const Shape& axes) {
     if (is_reduced[i]) count *= extents[i];
     if (i + 1 == extents.rank()) {
       row = extents[i];
-      inner_reduced = is_reduced[i];
+      runs = is_reduced[i];
     } else {
       Axes& side = is_reduced[i] ? reduced : kept;
       side.extents.push_back(extents[i]);
       side.strides.push_back(strides[i]);
     }
   }
-  segment = inner_reduced ? kPieceElements : kColumns;
+  if (runs && row < kShortRun && reduced.extents.rank() > 0) take_short_runs_as_rows();
+  segment = runs ? kPieceElements : kColumns / group * group;
   segments = std::max<int64_t>(1, (row + segment - 1) / segment);
-  int64_t elements = steps() * std::min(row, segment);  // of one output, or of one tile of outputs
+  int64_t elements = steps() * std::min(row, segment);  // of one output
   pieces = outputs() < kFewOutputs ? std::max<int64_t>(1, std::min(elements / kPieceElements, steps())) : 1;
+}
+
+void Reduction::take_short_runs_as_rows() {
+  runs = false;
+  group = row;
+  row *= kept.extents[-1];  // the axis just outside an innermost reduced one is kept
+  Axes outer;
+  for (int i = 0; i + 1 < kept.extents.rank(); ++i) {
+    outer.extents.push_back(kept.extents[i]);
+    outer.strides.push_back(kept.strides[i]);
+  }
+  kept = outer;
+}
+
+// Folds `steps` steps of kWidth neighbours to one number.
+template <class Fold, int64_t kWidth, class T>
+typename Fold::Lane fold_lanes(const T* x, int64_t steps) {
+  using Lane = typename Fold::Lane;
+  Lane lanes[kWidth];
+  std::fill_n(lanes, kWidth, Fold::kStart);
+  for (int64_t i = 0; i < steps; ++i)
+    for (int64_t lane = 0; lane < kWidth; ++lane)
+      lanes[lane] = Fold::fold(lanes[lane], static_cast<Lane>(x[i * kWidth + lane]));
+  for (int64_t half = kWidth / 2; half >= 1; half /= 2)
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] = Fold::fold(lanes[lane], lanes[lane + half]);
+  return lanes[0];
 }
 
 // Folds a run of memory to one number.
@@ -139,20 +184,18 @@ typename Fold::Total fold_run(const T* x, int64_t count) {
   using Lane = typename Fold::Lane;
   using Total = typename Fold::Total;
   Total total = Fold::kStart;
-  for (; count >= kLanes;) {
+  while (count >= kLanes) {
     int64_t steps = std::min(kBlock, count / kLanes);
-    Lane lanes[kLanes];
-    std::fill_n(lanes, kLanes, Fold::kStart);
-    for (int64_t i = 0; i < steps; ++i)
-      for (int64_t lane = 0; lane < kLanes; ++lane)
-        lanes[lane] = Fold::fold(lanes[lane], static_cast<Lane>(x[i * kLanes + lane]));
-    for (int64_t half = kLanes / 2; half >= 1; half /= 2)
-      for (int64_t lane = 0; lane < half; ++lane) lanes[lane] = Fold::fold(lanes[lane], lanes[lane + half]);
-    total = Fold::fold_total(total, static_cast<Total>(lanes[0]));
+    total = Fold::fold_total(total, static_cast<Total>(fold_lanes<Fold, kLanes>(x, steps)));
     x += steps * kLanes;
     count -= steps * kLanes;
   }
   Lane rest = Fold::kStart;
+  if (int64_t steps = count / kShortLanes; steps > 0) {
+    rest = fold_lanes<Fold, kShortLanes>(x, steps);
+    x += steps * kShortLanes;
+    count -= steps * kShortLanes;
+  }
   for (int64_t i = 0; i < count; ++i) rest = Fold::fold(rest, static_cast<Lane>(x[i]));
   return Fold::fold_total(total, static_cast<Total>(rest));
 }
@@ -181,7 +224,7 @@ void fold_rows(const T* x, int64_t rows, int64_t stride, int64_t width, typename
   }
 }
 
-// Folds steps [begin, end) of one output (inner axis reduced): each step is a segment of a row.
+// Folds steps [begin, end) of one output: each step is a segment of a run.
 template <class Fold, class T>
 typename Fold::Total fold_segments(const Reduction& work, const T* x, int64_t begin, int64_t end) {
   typename Fold::Total total = Fold::kStart;
@@ -193,7 +236,7 @@ typename Fold::Total fold_segments(const Reduction& work, const T* x, int64_t be
   return total;
 }
 
-// Folds rows [begin, end) of one tile of outputs (inner axis kept). The last reduced axis lies just outside the row.
+// Folds rows [begin, end) of one tile. The last reduced axis lies just outside the row.
 template <class Fold, class T>
 void fold_tile(const Reduction& work, const T* x, int64_t width, int64_t begin, int64_t end,
                typename Fold::Total* totals) {
@@ -208,62 +251,62 @@ void fold_tile(const Reduction& work, const T* x, int64_t width, int64_t begin, 
 }
 
 template <class Fold, class T>
-void reduce(const Reduction& work, const Run& run) {
+class Reducer {
+ public:
   using Total = typename Fold::Total;
   using Result = typename Fold::Result;
-  const T* input = run.input<T>(0);
-  Result* output = run.output<Result>();
-  auto* partial = static_cast<Total*>(run.workspace);  // [outputs, pieces, width]
-  int64_t outputs = work.outputs(), steps = work.steps(), pieces = work.pieces, width = work.width();
-  if (outputs == 0 || width == 0) return;
 
-  // Where tile or number `index` begins in the input, and how many results it has.
-  auto locate = [&](int64_t index) {
-    return work.inner_reduced ? work.kept.offset(index)
-                              : work.kept.offset(index / work.segments) + index % work.segments * work.segment;
-  };
-  auto columns = [&](int64_t index) {
-    return work.inner_reduced ? 1 : std::min(work.segment, work.row - index % work.segments * work.segment);
-  };
-  auto result = [&](int64_t index) {
-    return work.inner_reduced ? output + index
-                              : output + index / work.segments * work.row + index % work.segments * work.segment;
-  };
+  Reducer(const Reduction& work, const Run& run)
+      : work_(work), input_(run.input<T>(0)), output_(run.output<Result>()) {}
 
-  auto fold_unit = [&](int64_t index, int64_t piece, Total* totals) {
-    int64_t begin = steps * piece / pieces, end = steps * (piece + 1) / pieces;
-    if (work.inner_reduced) {
-      totals[0] = fold_segments<Fold>(work, input + locate(index), begin, end);
-    } else {
-      fold_tile<Fold>(work, input + locate(index), columns(index), begin, end, totals);
+  // `partial` [outputs, pieces, width] is used when there are several pieces.
+  void run(Total* partial, ThreadPool& threads) {
+    int64_t outputs = work_.outputs(), pieces = work_.pieces, width = work_.width();
+    if (outputs == 0 || width == 0) return;
+    int64_t unit_elements = std::max<int64_t>(1, work_.steps() * std::min(work_.row, work_.segment) / pieces);
+    threads.parallel_for(outputs * pieces, std::max<int64_t>(1, kGrain / unit_elements),
+                         [&](int64_t begin, int64_t end) {
+                           Total totals[kColumns];
+                           for (int64_t unit = begin; unit < end; ++unit) {
+                             Total* own = pieces == 1 ? totals : partial + unit * width;
+                             fold(unit / pieces, unit % pieces, own);
+                             if (pieces == 1) write(unit, own);
+                           }
+                         });
+    for (int64_t output = 0; pieces > 1 && output < outputs; ++output) {
+      Total* totals = partial + output * pieces * width;
+      for (int64_t piece = 1; piece < pieces; ++piece)
+        for (int64_t c = 0; c < work_.columns(output); ++c)
+          totals[c] = Fold::fold_total(totals[c], totals[piece * width + c]);
+      write(output, totals);
     }
-  };
-  auto write = [&](int64_t index, const Total* totals) {
-    Result* target = result(index);
-    for (int64_t c = 0; c < columns(index); ++c) target[c] = Fold::finish(totals[c], work.count);
-  };
-
-  int64_t unit_elements = std::max<int64_t>(1, steps * std::min(work.row, work.segment) / pieces);
-  int64_t grain = std::max<int64_t>(1, kGrain / unit_elements);
-  run.threads->parallel_for(outputs * pieces, grain, [&](int64_t begin, int64_t end) {
-    Total totals[kColumns];
-    for (int64_t unit = begin; unit < end; ++unit) {
-      if (pieces == 1) {
-        fold_unit(unit, 0, totals);
-        write(unit, totals);
-      } else {
-        fold_unit(unit / pieces, unit % pieces, partial + unit * width);
-      }
-    }
-  });
-  if (pieces == 1) return;
-  for (int64_t index = 0; index < outputs; ++index) {
-    Total* totals = partial + index * pieces * width;
-    for (int64_t piece = 1; piece < pieces; ++piece)
-      for (int64_t c = 0; c < columns(index); ++c) totals[c] = Fold::fold_total(totals[c], totals[piece * width + c]);
-    write(index, totals);
   }
-}
+
+ private:
+  void fold(int64_t output, int64_t piece, Total* totals) {
+    int64_t steps = work_.steps(), begin = steps * piece / work_.pieces, end = steps * (piece + 1) / work_.pieces;
+    const T* source = input_ + work_.source(output);
+    if (work_.runs) {
+      totals[0] = fold_segments<Fold>(work_, source, begin, end);
+    } else {
+      fold_tile<Fold>(work_, source, work_.columns(output), begin, end, totals);
+    }
+  }
+
+  void write(int64_t output, const Total* totals) {
+    Result* target = output_ + work_.target(output);
+    int64_t columns = work_.columns(output);
+    for (int64_t c = 0; c < columns; c += work_.group) {
+      Total total = totals[c];
+      for (int64_t i = 1; i < work_.group; ++i) total = Fold::fold_total(total, totals[c + i]);
+      *target++ = Fold::finish(total, work_.count);
+    }
+  }
+
+  const Reduction& work_;
+  const T* input_;
+  Result* output_;
+};
 
 template <template <class> class Fold>
 std::vector<Candidate> candidates(const KernelRequest& request) {
@@ -271,7 +314,9 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   Reduction work(input.shape, request.node.attributes.ints("axes"));
   return dispatch(input.dtype, [&](auto tag) -> std::vector<Candidate> {
     using T = typename decltype(tag)::type;
-    std::vector<Candidate> list = one_candidate(request, [work](const Run& run) { reduce<Fold<T>, T>(work, run); });
+    std::vector<Candidate> list = one_candidate(request, [work](const Run& run) {
+      Reducer<Fold<T>, T>(work, run).run(static_cast<typename Fold<T>::Total*>(run.workspace), *run.threads);
+    });
     if (work.pieces > 1)
       list[0].workspace_bytes =
           static_cast<size_t>(work.outputs() * work.pieces * work.width()) * sizeof(typename Fold<T>::Total);
