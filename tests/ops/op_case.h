@@ -95,7 +95,7 @@ struct OpCase {
   bool runs_in_bf16 = true;          // false: rows whose outputs jump (argmax, floor), or that have no bf16
   double bf16_tolerance = 2e-2;      // of the largest element of the f32 result
   double gradient_tolerance = 1e-6;  // relative, in f64
-  bool runs_on_cuda = true;          // false: the CUDA backend has no kernel for it yet
+  bool runs_on_cuda = true;          // false: the row names a device of its own
   double cuda_tolerance = 1e-4;      // of the largest element, in f32
 };
 
