@@ -1,0 +1,137 @@
+#pragma once
+// What happens to a finished tile on its way to memory, for gemm_kernel_template.h.
+
+#include "bonfire/backend/cpu/gemm_vector_template.h"
+
+namespace bonfire::cpu {
+
+template <class Isa>
+struct GemmFinish {
+  using G = GemmVectors<Isa>;
+  using Scalar = typename G::Scalar;
+  using Vector = typename G::Vector;
+  static constexpr int kBytes = G::kBytes;
+  static constexpr int kLanes = G::kLanes;
+
+  // exp for x in [-87, 88]: 2^n * 2^f with a polynomial for 2^f, |f| <= 1/2; relative error about 1e-7.
+  static Vector exponential(Vector x) {
+    using Integer = VectorType<int32_t, kBytes>;
+    Vector t = x * 1.44269504F;
+    Vector shifted = t + 12582912.0F;  // 1.5 * 2^23: the sum is rounded to an integer
+    Vector whole = shifted - 12582912.0F;
+    Vector f = t - whole;
+    Vector p = f * 1.535336188e-4F + 1.339887440e-3F;
+    p = p * f + 9.618437357e-3F;
+    p = p * f + 5.550332548e-2F;
+    p = p * f + 2.402264791e-1F;
+    p = p * f + 6.931472028e-1F;
+    p = p * f + 1.0F;
+    Integer scale = (__builtin_convertvector(whole, Integer) + 127) << 23;
+    Vector power;
+    __builtin_memcpy(&power, &scale, sizeof power);
+    return p * power;
+  }
+
+  static Vector gelu(Vector x) {
+    constexpr Scalar kSqrt2OverPi = static_cast<Scalar>(0.79788456080286535588), kCubic = static_cast<Scalar>(0.044715);
+    Vector u = (x + x * x * x * kCubic) * kSqrt2OverPi;
+    if constexpr (sizeof(Scalar) == 4) {
+      // x * (1 + tanh u) / 2 = x / (1 + exp(-2u))
+      Vector exponent = u * Scalar(-2);
+      exponent = exponent > Scalar(80) ? Vector{} + Scalar(80) : exponent;
+      exponent = exponent < Scalar(-80) ? Vector{} - Scalar(80) : exponent;
+      return x / (exponential(exponent) + Scalar(1));
+    } else {
+      Vector y = x;
+      for (int i = 0; i < kLanes; ++i) y[i] = x[i] * (1 + __builtin_tanh(u[i])) / 2;
+      return y;
+    }
+  }
+
+  static uint16_t to_bf16(float value) {  // round to nearest even; NaN stays NaN
+    uint32_t word;
+    __builtin_memcpy(&word, &value, sizeof word);
+    if (value != value) return static_cast<uint16_t>((word >> 16) | 0x40U);
+    return static_cast<uint16_t>((word + 0x7FFFU + ((word >> 16) & 1U)) >> 16);
+  }
+
+  static void store_bf16(uint16_t* to, const Vector& value) {
+    if constexpr (sizeof(Scalar) == 4) {
+      using Word = VectorType<uint32_t, kBytes>;
+      using Half = VectorType<uint16_t, kBytes / 2>;
+      Word word;
+      __builtin_memcpy(&word, &value, sizeof word);
+      Word rounded = (word + 0x7FFFU + ((word >> 16) & 1U)) >> 16;
+      Word quiet = (word >> 16) | 0x40U;
+      Half half = __builtin_convertvector(value != value ? quiet : rounded, Half);
+      __builtin_memcpy(to, &half, sizeof half);
+    }
+  }
+
+  template <class Out>
+  [[gnu::always_inline]] static Vector finished(const FinishTile<Scalar>& t, int r, int c, const Scalar* tile,
+                                                const Out* old) {
+    Vector value = G::template load<Vector>(tile + c);
+    if (t.add) value += G::template load<Vector>(old);
+    if (t.row_bias) value += t.row_bias[r];
+    if (t.col_bias) value += G::template load<Vector>(t.col_bias + c);
+    if (t.activation == Activation::relu) {
+      // Written so that NaN passes through.
+      value = value < Scalar(0) ? Vector{} : value;
+    } else if (t.activation == Activation::gelu_tanh) {
+      value = gelu(value);
+    }
+    return value;
+  }
+
+  [[gnu::always_inline]] static void narrow(Scalar* to, const Vector& value) { G::store(to, value); }
+  [[gnu::always_inline]] static void narrow(uint16_t* to, const Vector& value) { store_bf16(to, value); }
+
+  template <class Out>
+  static void finish_as(const FinishTile<Scalar>& t) {
+    bool adjacent = t.col_offset[t.cols - 1] - t.col_offset[0] == t.cols - 1;
+    int whole = adjacent ? t.cols / kLanes * kLanes : 0;
+    for (int r = 0; r < t.rows; ++r) {
+      Out* out = static_cast<Out*>(t.out) + t.row_offset[r];
+      const Scalar* tile = t.tile + r * t.tile_stride;
+      int c = 0;
+      for (; c < whole; c += kLanes) {
+        Out* to = out + t.col_offset[c];
+        narrow(to, finished(t, r, c, tile, to));
+      }
+      for (; c < t.cols; c += kLanes) {  // through a copy: the end of a row, or columns that are not adjacent
+        const int count = t.cols - c < kLanes ? t.cols - c : kLanes;
+        Out part[kLanes] = {};
+        if (t.add)
+          for (int i = 0; i < count; ++i) part[i] = out[t.col_offset[c + i]];
+        narrow(part, finished(t, r, c, tile, part));
+        if (adjacent) {
+          copy_start(part, count, out + t.col_offset[c]);
+        } else {
+          for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
+        }
+      }
+    }
+  }
+
+  // The first `count` < kLanes elements.
+  template <class Out>
+  [[gnu::always_inline]] static void copy_start(const Out* from, int count, Out* to) {
+#pragma GCC unroll 4
+    for (int size = 8; size > 0; size /= 2)
+      if (size < kLanes && count & size) {
+        __builtin_memcpy(to, from, size * sizeof(Out));
+        from += size;
+        to += size;
+      }
+  }
+
+  static void finish(const FinishTile<Scalar>& tile) {
+    if constexpr (sizeof(Scalar) == 4) {
+      if (tile.out_bf16) return finish_as<uint16_t>(tile);
+    }
+    finish_as<Scalar>(tile);
+  }
+};
+
+}  // namespace bonfire::cpu

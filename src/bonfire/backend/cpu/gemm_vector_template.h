@@ -1,0 +1,66 @@
+#pragma once
+// Vectors of one instruction set: loads, stores and widening, for the templates of gemm_kernel_template.h.
+
+#include "bonfire/backend/cpu/gemm_kernel.h"
+
+namespace bonfire::cpu {
+
+template <class Element, int bytes>
+struct VectorOf {
+  typedef Element type __attribute__((vector_size(bytes)));
+};
+template <class Element, int bytes>
+using VectorType = typename VectorOf<Element, bytes>::type;
+
+template <class Isa>
+struct GemmVectors {
+  using Scalar = typename Isa::Scalar;
+  static constexpr int kBytes = Isa::bytes;
+  static constexpr int kLanes = kBytes / static_cast<int>(sizeof(Scalar));
+  static constexpr int kMr = Isa::mr;
+  static constexpr int kVectors = Isa::vectors;
+  static constexpr int kNr = kVectors * kLanes;
+  static constexpr int kQuad = 16 / static_cast<int>(sizeof(Scalar));  // lanes of a 16-byte vector
+
+  using Vector = VectorType<Scalar, kBytes>;
+  using Quad = VectorType<Scalar, 16>;
+  using Pair = VectorType<Scalar, 2 * sizeof(Scalar)>;
+  using HalfVector = VectorType<Scalar, (kBytes > 32 ? kBytes / 2 : 16)>;
+
+  template <class V>
+  static constexpr int lanes_of = static_cast<int>(sizeof(V) / sizeof(Scalar));
+
+  template <class V>
+  [[gnu::always_inline]] static V load(const Scalar* from) {
+    V value;
+    __builtin_memcpy(&value, from, sizeof(V));
+    return value;
+  }
+
+  template <class V>
+  [[gnu::always_inline]] static V load(const uint16_t* from) {  // bf16 widened
+    constexpr int kCount = lanes_of<V>;
+    using Word = VectorType<uint32_t, 4 * kCount>;
+    VectorType<uint16_t, 2 * kCount> half;
+    __builtin_memcpy(&half, from, sizeof half);
+    Word word = __builtin_convertvector(half, Word) << 16;
+    V value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
+
+  template <class V>
+  [[gnu::always_inline]] static void store(Scalar* to, const V& value) {
+    __builtin_memcpy(to, &value, sizeof(V));
+  }
+
+  [[gnu::always_inline]] static Scalar widen(Scalar value) { return value; }
+  [[gnu::always_inline]] static Scalar widen(uint16_t bits) {
+    uint32_t word = static_cast<uint32_t>(bits) << 16;
+    float value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
+};
+
+}  // namespace bonfire::cpu
