@@ -88,7 +88,7 @@ OpCase reduction_row(const Reduction& reduction, const Variant& variant) {
           .reference =
               [reduction, variant, is_mean](const std::vector<Numbers>& x) {
                 Numbers y = fold_reference(x[0], variant.shape, variant.axes, reduction.start, reduction.fold);
-                auto count = static_cast<double>(x[0].size() / y.size());
+                double count = static_cast<double>(x[0].size()) / static_cast<double>(y.size());
                 for (double& number : y) number /= is_mean ? count : 1.0;
                 return y;
               },

@@ -38,6 +38,7 @@ Tensor weighted_sum(const std::vector<Tensor>& outputs) {
 std::vector<bool> chosen_inputs(const std::vector<Tensor>& inputs, const DifferenceOptions& options) {
   if (!options.differentiable.empty()) return options.differentiable;
   std::vector<bool> chosen;
+  chosen.reserve(inputs.size());
   for (const Tensor& input : inputs) chosen.push_back(is_floating(input.dtype()));
   return chosen;
 }

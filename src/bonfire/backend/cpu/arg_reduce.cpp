@@ -27,28 +27,28 @@ template <class T>
 using Compared = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
 
 // Whether x wins over y, which came earlier. NaN wins over everything but an earlier NaN.
-template <bool kLargest, class C>
+template <bool Largest, class C>
 bool wins(C x, C y) {
-  return (kLargest ? x > y : x < y) | ((x != x) & (y == y));
+  return (Largest ? x > y : x < y) | ((x != x) & (y == y));
 }
 
-template <bool kLargest, class T>
+template <bool Largest, class T>
 int64_t search_run(const T* x, int64_t extent) {
   Compared<T> best = x[0];
   int64_t index = 0;
   for (int64_t i = 1; i < extent; ++i) {
     Compared<T> value = x[i];
-    if (!wins<kLargest>(value, best)) continue;
+    if (!wins<Largest>(value, best)) continue;
     best = value;
     index = i;
   }
   return index;
 }
 
-template <bool kLargest, class T>
+template <bool Largest, class T>
 void search_columns(const T* x, int64_t extent, int64_t stride, int64_t columns, int64_t* indices) {
   if (stride == 1) {  // a single column
-    indices[0] = search_run<kLargest>(x, extent);
+    indices[0] = search_run<Largest>(x, extent);
     return;
   }
   Compared<T> best[kColumns];
@@ -58,14 +58,14 @@ void search_columns(const T* x, int64_t extent, int64_t stride, int64_t columns,
     const T* row = x + i * stride;
     for (int64_t c = 0; c < columns; ++c) {
       Compared<T> value = row[c];
-      bool better = wins<kLargest>(value, best[c]);
+      bool better = wins<Largest>(value, best[c]);
       best[c] = better ? value : best[c];
       indices[c] = better ? i : indices[c];
     }
   }
 }
 
-template <bool kLargest>
+template <bool Largest>
 std::vector<Candidate> arg_extremum(const KernelRequest& request) {
   const TensorSpec& input = request.node.inputs[0].spec();
   Folded folded(input.shape, request.node.attributes.list("axes")[0]);
@@ -80,9 +80,9 @@ std::vector<Candidate> arg_extremum(const KernelRequest& request) {
           folded.outer * tiles, std::max<int64_t>(1, kGrain / unit), [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
               int64_t outer = i / tiles, column = i % tiles * kColumns;
-              search_columns<kLargest>(x + outer * folded.extent * folded.inner + column, folded.extent, folded.inner,
-                                       std::min(kColumns, folded.inner - column),
-                                       indices + outer * folded.inner + column);
+              search_columns<Largest>(x + outer * folded.extent * folded.inner + column, folded.extent, folded.inner,
+                                      std::min(kColumns, folded.inner - column),
+                                      indices + outer * folded.inner + column);
             }
           });
     });

@@ -48,18 +48,18 @@ struct Mean : Sum<T> {
   }
 };
 
-template <class T, bool kLargest>
+template <class T, bool Largest>
 struct Extremum {
   using Lane = LaneOf<T>;
   using Total = Lane;
   using Result = T;
   static constexpr Lane start() {
     using Limits = std::numeric_limits<Lane>;
-    if constexpr (Limits::has_infinity) return kLargest ? -Limits::infinity() : Limits::infinity();
-    return kLargest ? Limits::lowest() : Limits::max();
+    if constexpr (Limits::has_infinity) return Largest ? -Limits::infinity() : Limits::infinity();
+    return Largest ? Limits::lowest() : Limits::max();
   }
   static constexpr Lane kStart = start();
-  static Lane fold(Lane a, Lane x) { return (kLargest ? x > a : x < a) | (x != x) ? x : a; }  // NaN wins and stays
+  static Lane fold(Lane a, Lane x) { return ((Largest ? x > a : x < a) | (x != x)) ? x : a; }  // NaN wins and stays
   static Total fold_total(Total a, Total x) { return fold(a, x); }
   static Result finish(Total total, int64_t) { return static_cast<Result>(total); }
 };
@@ -164,16 +164,16 @@ void Reduction::take_short_runs_as_rows() {
   kept = outer;
 }
 
-// Folds `steps` steps of kWidth neighbours to one number.
-template <class Fold, int64_t kWidth, class T>
+// Folds `steps` steps of Width neighbours to one number.
+template <class Fold, int64_t Width, class T>
 typename Fold::Lane fold_lanes(const T* x, int64_t steps) {
   using Lane = typename Fold::Lane;
-  Lane lanes[kWidth];
-  std::fill_n(lanes, kWidth, Fold::kStart);
+  Lane lanes[Width];
+  std::fill_n(lanes, Width, Fold::kStart);
   for (int64_t i = 0; i < steps; ++i)
-    for (int64_t lane = 0; lane < kWidth; ++lane)
-      lanes[lane] = Fold::fold(lanes[lane], static_cast<Lane>(x[i * kWidth + lane]));
-  for (int64_t half = kWidth / 2; half >= 1; half /= 2)
+    for (int64_t lane = 0; lane < Width; ++lane)
+      lanes[lane] = Fold::fold(lanes[lane], static_cast<Lane>(x[i * Width + lane]));
+  for (int64_t half = Width / 2; half >= 1; half /= 2)
     for (int64_t lane = 0; lane < half; ++lane) lanes[lane] = Fold::fold(lanes[lane], lanes[lane + half]);
   return lanes[0];
 }
