@@ -1,0 +1,179 @@
+#include "bonfire/backend/cuda/queue.h"
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::cuda {
+
+EventCompletion::EventCompletion(int device, Event event, Launch launch)
+    : device_(device), event_(std::move(event)), launch_(std::move(launch)) {}
+
+void EventCompletion::wait() {
+  wait_quietly();
+  std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void EventCompletion::wait_quietly() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (finished_) return;
+  }
+  finish(cudaEventSynchronize(event_.get()));
+}
+
+bool EventCompletion::done() {
+  {
+    std::lock_guard lock(mutex_);
+    if (finished_) return true;
+  }
+  cudaError_t status = cudaEventQuery(event_.get());
+  if (status == cudaErrorNotReady) return false;
+  finish(status);
+  return true;
+}
+
+void EventCompletion::fail(std::exception_ptr failure) {
+  std::lock_guard lock(mutex_);
+  failure_ = std::move(failure);
+}
+
+void EventCompletion::finish(cudaError_t status) {
+  Launch dropped;  // released outside the lock: it may free storages
+  std::lock_guard lock(mutex_);
+  if (finished_) return;
+  finished_ = true;
+  if (status != cudaSuccess && !failure_) {
+    const auto& steps = launch_.program->steps;
+    failure_ = std::make_exception_ptr(DeviceError(fmt::format(
+        "[cuda:{}] a step of {} kernels ({} ... {}) failed on the device: {}; set BONFIRE_CHECK_NUMBERS=1 to find the op",
+        device_, steps.size(), steps.empty() ? "" : steps.front().label, steps.empty() ? "" : steps.back().label,
+        cudaGetErrorString(status))));
+  }
+  dropped = std::move(launch_);
+}
+
+CudaQueue::CudaQueue(int index) : index_(index), arena_(index) {
+  DeviceScope device(index);
+  stream_ = make_stream();
+}
+
+std::shared_ptr<Completion> CudaQueue::launch(Launch launch) {
+  std::lock_guard lock(mutex_);
+  DeviceScope device(index_);
+  make_room();
+  std::exception_ptr failure;
+  try {
+    wait_for_others(launch);
+    enqueue(launch);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  Event event = make_event();
+  check(cudaEventRecord(event.get(), stream_.get()), "cudaEventRecord");
+  auto completion = std::make_shared<EventCompletion>(index_, std::move(event), std::move(launch));
+  if (failure) completion->fail(failure);
+  in_flight_.push_back(completion);
+  return completion;
+}
+
+void CudaQueue::make_room() {
+  constexpr size_t kInFlight = 2;
+  while (!in_flight_.empty() && (in_flight_.size() >= kInFlight || in_flight_.front()->done())) {
+    in_flight_.front()->wait_quietly();
+    in_flight_.pop_front();
+  }
+}
+
+void CudaQueue::wait_for_others(const Launch& launch) {
+  for (const auto& completion : launch.after) {
+    if (auto* other = dynamic_cast<EventCompletion*>(completion.get())) {
+      check(cudaStreamWaitEvent(stream_.get(), other->event(), 0), "cudaStreamWaitEvent");
+    } else {
+      completion->wait();
+    }
+  }
+}
+
+void CudaQueue::enqueue(const Launch& launch) {
+  const Program* key = launch.program.get();
+  auto found = known_.find(key);
+  if (found != known_.end() && found->second.program.expired()) {  // another program had this address
+    forget(found->second);
+    known_.erase(found);
+    found = known_.end();
+  }
+  if (found == known_.end()) {
+    for (auto entry = known_.begin(); entry != known_.end();) {
+      bool gone = entry->second.program.expired();
+      if (gone) forget(entry->second);
+      entry = gone ? known_.erase(entry) : std::next(entry);
+    }
+    Known& known = known_[key];
+    known.program = launch.program;
+    run_directly(known, launch);
+    return;
+  }
+  Known& known = found->second;
+  if (!known.replay || !known.replay->fits(launch)) {
+    known.replay.reset();
+    known.replay = std::make_unique<Replay>(launch, index_, stream_.get());
+  }
+  known.replay->launch(launch, stream_.get());
+}
+
+// The first time: step by step, so that libraries load their code and a failing step is named.
+void CudaQueue::run_directly(Known& known, const Launch& launch) {
+  const Program& program = *launch.program;
+  std::vector<void*> addresses = launch.addresses;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (program.addresses[i].kind != AddressKind::scalars || program.addresses[i].bytes == 0) continue;
+    known.scalar_bytes = program.addresses[i].bytes;
+    known.scalars = memory_of_cuda(index_).allocate(known.scalar_bytes);
+    addresses[i] = known.scalars;
+    check(cudaMemcpyAsync(known.scalars, launch.scalars.data(), known.scalar_bytes, cudaMemcpyHostToDevice,
+                          stream_.get()),
+          "cudaMemcpyAsync");
+  }
+  for (size_t step = 0; step < program.steps.size(); ++step) run_step(program, step, addresses, stream_.get());
+}
+
+void CudaQueue::forget(Known& known) {
+  if (known.scalars == nullptr && !known.replay) return;
+  cudaStreamSynchronize(stream_.get());
+  if (known.scalars != nullptr) memory_of_cuda(index_).deallocate(known.scalars, known.scalar_bytes);
+  known.scalars = nullptr;
+  known.replay.reset();
+}
+
+void CudaQueue::synchronize() {
+  std::deque<std::shared_ptr<EventCompletion>> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    waiting = in_flight_;
+  }
+  for (auto& completion : waiting) completion->wait_quietly();
+}
+
+void* CudaQueue::arena(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  return arena_.require(bytes);
+}
+
+void CudaQueue::run_now(const std::function<void(const Run&)>& body) {
+  std::lock_guard lock(mutex_);
+  DeviceScope device(index_);
+  body({{}, {}, nullptr, nullptr, stream_.get()});
+  check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+}
+
+CudaQueue& queue_of_cuda(int index) {
+  // Never destroyed: launches may be in flight while the program ends.
+  static auto* all = [] {
+    auto* queues = new std::vector<std::unique_ptr<CudaQueue>>();
+    for (int i = 0; i < device_count(); ++i) queues->push_back(std::make_unique<CudaQueue>(i));
+    return queues;
+  }();
+  return *all->at(static_cast<size_t>(index));
+}
+
+}  // namespace bonfire::cuda

@@ -1,0 +1,215 @@
+#include "bonfire/backend/cuda/replay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::cuda {
+
+namespace {
+
+constexpr size_t kAlignment = 256;  // bytes, of slots
+
+bool overlap(const std::vector<Accesses::Range>& a, const std::vector<Accesses::Range>& b) {
+  for (const Accesses::Range& x : a)
+    for (const Accesses::Range& y : b)
+      if (x.begin < y.end && y.begin < x.end) return true;
+  return false;
+}
+
+bool must_wait(const Accesses& later, const Accesses& earlier) {
+  return overlap(later.reads, earlier.writes) || overlap(later.writes, earlier.reads) ||
+         overlap(later.writes, earlier.writes);
+}
+
+Accesses::Range range_at(void* address, size_t bytes) {
+  auto* begin = static_cast<const std::byte*>(address);
+  return {begin, begin + bytes};
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> dependencies(const std::vector<Accesses>& steps) {
+  std::vector<std::vector<int>> waits(steps.size());
+  std::vector<std::vector<bool>> before(steps.size());  // everything that is done when a step begins
+  for (size_t i = 0; i < steps.size(); ++i) {
+    before[i].resize(i);
+    for (size_t j = i; j-- > 0;) {
+      if (before[i][j] || !must_wait(steps[i], steps[j])) continue;
+      waits[i].push_back(static_cast<int>(j));
+      before[i][j] = true;
+      for (size_t k = 0; k < j; ++k)
+        if (before[j][k]) before[i][k] = true;
+    }
+  }
+  return waits;
+}
+
+void run_step(const Program& program, size_t index, const std::vector<void*>& addresses, cudaStream_t stream) {
+  const ProgramStep& step = program.steps[index];
+  std::vector<void*> inputs, outputs;
+  for (int position : step.inputs) inputs.push_back(addresses[static_cast<size_t>(position)]);
+  for (int position : step.outputs) outputs.push_back(addresses[static_cast<size_t>(position)]);
+  void* workspace = step.workspace < 0 ? nullptr : addresses[static_cast<size_t>(step.workspace)];
+  try {
+    step.kernel->run({inputs, outputs, workspace, nullptr, stream});
+    check(cudaGetLastError(), "the kernel's launch");
+  } catch (const std::exception& error) {
+    throw_error<DeviceError>("[{}] failed on {}: {}", step.label, to_string(program.device), error.what());
+  }
+}
+
+Replay::Replay(const Launch& launch, int device, cudaStream_t stream) : device_(device) {
+  assign_slots(launch);
+  make_copy_nodes(*launch.program);
+  capture(launch, stream);
+}
+
+Replay::~Replay() {
+  execution_ = {};
+  if (slots_ != nullptr) memory_of_cuda(device_).deallocate(slots_, slot_bytes_);
+}
+
+void Replay::assign_slots(const Launch& launch) {
+  const Program& program = *launch.program;
+  addresses_ = launch.addresses;
+  fixed_ = launch.addresses;
+  std::vector<size_t> offsets(addresses_.size());
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    if (program.addresses[i].kind == AddressKind::fixed) continue;
+    fixed_[i] = nullptr;
+    offsets[i] = slot_bytes_;
+    slot_bytes_ += (program.addresses[i].bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (slot_bytes_ == 0) return;
+  slots_ = memory_of_cuda(device_).allocate(slot_bytes_);
+  for (size_t i = 0; i < addresses_.size(); ++i)
+    if (program.addresses[i].kind != AddressKind::fixed) addresses_[i] = static_cast<std::byte*>(slots_) + offsets[i];
+}
+
+void Replay::make_copy_nodes(const Program& program) {
+  auto add = [](std::vector<CopyNode>& nodes, int position) {
+    if (nodes.empty() || nodes.back().positions.size() == CopyList::kItems) nodes.emplace_back();
+    nodes.back().positions.push_back(position);
+  };
+  for (size_t i = 0; i < program.addresses.size(); ++i) {
+    const Address& address = program.addresses[i];
+    if (address.kind == AddressKind::feed) add(copies_in_, static_cast<int>(i));
+    if (address.kind == AddressKind::output) add(copies_out_, static_cast<int>(i));
+    if (address.kind != AddressKind::scalars) continue;
+    for (size_t offset = 0, part = 0; offset < address.bytes; offset += CopyList::kInlineBytes, ++part) {
+      if (part >= copies_in_.size()) copies_in_.emplace_back();
+      CopyList& list = copies_in_[part].list;
+      list.inline_bytes = static_cast<int32_t>(std::min<size_t>(CopyList::kInlineBytes, address.bytes - offset));
+      list.inline_target = static_cast<std::byte*>(addresses_[i]) + offset;
+      copies_in_[part].inline_offset = offset;
+    }
+  }
+}
+
+void Replay::fill(CopyNode& node, const Launch& launch, AddressKind kind) const {
+  node.list.item_count = static_cast<int32_t>(node.positions.size());
+  for (size_t i = 0; i < node.positions.size(); ++i) {
+    auto position = static_cast<size_t>(node.positions[i]);
+    void *slot = addresses_[position], *outside = launch.addresses[position];
+    bool in = kind == AddressKind::feed;
+    node.list.items[i] = {in ? outside : slot, in ? slot : outside, launch.program->addresses[position].bytes};
+  }
+  if (node.list.inline_bytes > 0)
+    std::memcpy(node.list.inline_data, launch.scalars.data() + node.inline_offset,
+                static_cast<size_t>(node.list.inline_bytes));
+}
+
+void Replay::capture(const Launch& launch, cudaStream_t stream) {
+  const Program& program = *launch.program;
+  std::vector<Accesses> accesses;
+  auto touch = [&](std::vector<Accesses::Range>& ranges, int position) {
+    auto p = static_cast<size_t>(position);
+    ranges.push_back(range_at(addresses_[p], program.addresses[p].bytes));
+  };
+  for (CopyNode& node : copies_in_) {
+    Accesses& own = accesses.emplace_back();
+    for (int position : node.positions) touch(own.writes, position);
+    own.writes.push_back(range_at(node.list.inline_target, static_cast<size_t>(node.list.inline_bytes)));
+  }
+  for (const ProgramStep& step : program.steps) {
+    Accesses& own = accesses.emplace_back();
+    for (int position : step.inputs) touch(own.reads, position);
+    for (int position : step.outputs) touch(own.writes, position);
+    if (step.workspace >= 0) touch(own.writes, step.workspace);
+  }
+  for (CopyNode& node : copies_out_) {
+    Accesses& own = accesses.emplace_back();
+    for (int position : node.positions) touch(own.reads, position);
+  }
+  std::vector<std::vector<int>> waits = dependencies(accesses);
+
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  std::vector<std::vector<cudaGraphNode_t>> ends(accesses.size());  // of each step: the nodes others wait for
+  auto record = [&](size_t index, auto&& body) {
+    std::vector<cudaGraphNode_t> after;
+    for (int wait : waits[index])
+      after.insert(after.end(), ends[static_cast<size_t>(wait)].begin(), ends[static_cast<size_t>(wait)].end());
+    check(cudaStreamUpdateCaptureDependencies(stream, after.data(), nullptr, after.size(),
+                                              cudaStreamSetCaptureDependencies),
+          "cudaStreamUpdateCaptureDependencies");
+    body();
+    cudaStreamCaptureStatus status{};
+    const cudaGraphNode_t* nodes = nullptr;
+    const cudaGraphEdgeData* edges = nullptr;
+    size_t count = 0;
+    check(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &count),
+          "cudaStreamGetCaptureInfo");
+    ends[index].assign(nodes, nodes + count);
+  };
+  cudaGraph_t captured = nullptr;
+  try {
+    size_t index = 0;
+    auto record_copies = [&](std::vector<CopyNode>& nodes, AddressKind kind) {
+      for (CopyNode& node : nodes) {
+        fill(node, launch, kind);
+        record(index, [&] { launch_copies(node.list, stream); });
+        node.node = ends[index++].at(0);
+      }
+    };
+    record_copies(copies_in_, AddressKind::feed);
+    for (size_t step = 0; step < program.steps.size(); ++step)
+      record(index++, [&] { run_step(program, step, addresses_, stream); });
+    record_copies(copies_out_, AddressKind::output);
+  } catch (...) {
+    cudaStreamEndCapture(stream, &captured);
+    if (captured != nullptr) cudaGraphDestroy(captured);
+    cudaGetLastError();
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &captured), "cudaStreamEndCapture");
+  GraphHandle graph(captured);
+  cudaGraphExec_t execution = nullptr;
+  check(cudaGraphInstantiate(&execution, captured, 0), "cudaGraphInstantiate");
+  execution_ = GraphExecution(execution);
+  graph_ = std::move(graph);
+}
+
+bool Replay::fits(const Launch& launch) const {
+  for (size_t i = 0; i < fixed_.size(); ++i)
+    if (fixed_[i] != nullptr && fixed_[i] != launch.addresses[i]) return false;
+  return true;
+}
+
+void Replay::launch(const Launch& launch, cudaStream_t stream) {
+  auto update = [&](std::vector<CopyNode>& nodes, AddressKind kind) {
+    for (CopyNode& node : nodes) {
+      fill(node, launch, kind);
+      void* arguments[1];
+      cudaKernelNodeParams parameters = copy_kernel(node.list, arguments);
+      check(cudaGraphExecKernelNodeSetParams(execution_.get(), node.node, &parameters),
+            "cudaGraphExecKernelNodeSetParams");
+    }
+  };
+  update(copies_in_, AddressKind::feed);
+  update(copies_out_, AddressKind::output);
+  check(cudaGraphLaunch(execution_.get(), stream), "cudaGraphLaunch");
+}
+
+}  // namespace bonfire::cuda
