@@ -50,7 +50,7 @@ void write_file(const std::filesystem::path& path, const std::string& content) {
   std::error_code ignored;
   std::filesystem::create_directories(path.parent_path(), ignored);
   std::filesystem::path temporary = path;
-  temporary += "." + std::to_string(getpid());
+  temporary += fmt::format(".{}", getpid());
   std::ofstream file(temporary, std::ios::binary);
   file << content;
   file.close();
