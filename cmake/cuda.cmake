@@ -54,6 +54,22 @@ else()
   endif()
 endif()
 
+# Generated kernels contain the elementwise functions as source text: a source file with that text.
+function(bonfire_embed_elementwise_functions result)
+  set(functions ${PROJECT_SOURCE_DIR}/src/bonfire/ops/elementwise_functions.h)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${functions})
+  file(READ ${functions} text)
+  string(REPLACE "#pragma once\n" "" text "${text}")
+  set(file ${PROJECT_BINARY_DIR}/cuda/elementwise_functions_source.cpp)
+  file(CONFIGURE OUTPUT ${file} @ONLY CONTENT
+"namespace bonfire::cuda {
+extern const char* const kElementwiseFunctionsSource;
+const char* const kElementwiseFunctionsSource = R\"bonfire(@text@)bonfire\";
+}  // namespace bonfire::cuda
+")
+  set(${result} ${file} PARENT_SCOPE)
+endfunction()
+
 # The CUDA backend is a library beside the main one, which loads it when a GPU is first asked about
 # (tensor/device.cpp): programs that stay on the CPU neither wait for CUDA's libraries nor need them.
 function(bonfire_add_cuda_backend)
@@ -62,7 +78,8 @@ function(bonfire_add_cuda_backend)
   if(NOT BONFIRE_HAVE_CUDA OR NOT sources)
     return()
   endif()
-  add_library(bonfire_cuda SHARED ${sources})
+  bonfire_embed_elementwise_functions(embedded)
+  add_library(bonfire_cuda SHARED ${sources} ${embedded})
   # fmt 9 takes nvcc for a compiler without constexpr, and then does not compile as C++20.
   target_compile_definitions(bonfire_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_link_libraries(

@@ -42,6 +42,10 @@ const char* function_name(ElementwiseFunction function) {
   return kNames[static_cast<int>(function)];
 }
 
+// Of whole numbers the compiler would not know which of its functions to take.
+constexpr const char* kWholePowers =
+    "__device__ inline double pow(long long x, long long y) { return pow((double)x, (double)y); }\n";
+
 // Storage types, and how a number gets in and out of them.
 constexpr const char* kPrelude = R"(
 struct bf16 { unsigned short bits; };
@@ -153,7 +157,8 @@ std::string generate_source(const Expression& expression, const Walk& walk) {
   int64_t count = 1;
   for (int64_t extent : walk.extents) count *= extent;
   size_t inputs = expression.inputs.size();
-  std::string code = kElementwiseFunctionsSource;
+  std::string code = kWholePowers;
+  code += kElementwiseFunctionsSource;
   code += kPrelude;
   code += fmt::format("typedef {} Index;\n", count < (int64_t{1} << 31) ? "unsigned" : "unsigned long long");
   code += fmt::format(
