@@ -2,7 +2,6 @@
 // Element types on the device: what they are computed in, and packs of them that are loaded and stored at once.
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -39,15 +38,6 @@ template <>
 __device__ inline __nv_bfloat16 store<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
-template <>
-__device__ inline float load<__half>(__half x) {
-  return __half2float(x);
-}
-template <>
-__device__ inline __half store<__half>(float x) {
-  return __float2half_rn(x);
-}
-
 template <class T, int n>
 struct alignas(sizeof(T) * n < 16 ? sizeof(T) * n : 16) Pack {
   T item[n];
@@ -62,35 +52,35 @@ __device__ inline void store_pack(T* to, const Pack<T, n>& pack) {
   *reinterpret_cast<Pack<T, n>*>(to) = pack;
 }
 
-// The widest pack of elements of T that fits `extent`, at most 16 bytes.
+// Elements of T that are loaded at once along `extent`: 16 bytes' worth, 8 bytes' worth, or one.
 template <class T>
 inline int pack_width(int64_t extent) {
-  int width = 16 / static_cast<int>(sizeof(T));
-  while (width > 1 && extent % width != 0) width /= 2;
-  return width;
+  constexpr int kFull = 16 / static_cast<int>(sizeof(T));
+  if (extent % kFull == 0) return kFull;
+  return kFull > 2 && extent % (kFull / 2) == 0 ? kFull / 2 : 1;
 }
 
-// Calls body(TypeTag<T>{}) with the device's type of a floating `dtype`.
+// The types that this backend's own kernels compute with. A list of candidates returns none for others.
+inline bool has_kernels(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f64; }
+
+// Calls body(TypeTag<T>{}) with the device's type of such a `dtype`.
 template <class Body>
 decltype(auto) dispatch_floating(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::f64: return body(TypeTag<double>{});
     case DType::bf16: return body(TypeTag<__nv_bfloat16>{});
-    case DType::f16: return body(TypeTag<__half>{});
-    default: BONFIRE_CHECK(dtype == DType::f32, "{} is not floating", name_of(dtype));
+    default: BONFIRE_CHECK(dtype == DType::f32, "no kernels for {}", name_of(dtype));
   }
   return body(TypeTag<float>{});
 }
 
-// Calls body(std::integral_constant<int, n>{}) with n = 8, 4, 2 or 1, the width of packs of T along `extent`.
+// Calls body(std::integral_constant<int, n>{}) with n = `width`, one that pack_width<T> gives.
 template <class T, class Body>
-decltype(auto) dispatch_width(int64_t extent, Body&& body) {
-  int width = pack_width<T>(extent);
-  if constexpr (sizeof(T) <= 2)
-    if (width == 8) return body(std::integral_constant<int, 8>{});
-  if constexpr (sizeof(T) <= 4)
-    if (width == 4) return body(std::integral_constant<int, 4>{});
-  if (width == 2) return body(std::integral_constant<int, 2>{});
+decltype(auto) dispatch_width(int width, Body&& body) {
+  constexpr int kFull = 16 / static_cast<int>(sizeof(T));
+  if (width == kFull) return body(std::integral_constant<int, kFull>{});
+  if constexpr (kFull > 2)
+    if (width == kFull / 2) return body(std::integral_constant<int, kFull / 2>{});
   return body(std::integral_constant<int, 1>{});
 }
 
