@@ -82,6 +82,7 @@ function(bonfire_add_cuda_backend)
   add_library(bonfire_cuda SHARED ${sources} ${embedded})
   # fmt 9 takes nvcc for a compiler without constexpr, and then does not compile as C++20.
   target_compile_definitions(bonfire_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  target_compile_options(bonfire_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
   target_link_libraries(
     bonfire_cuda
     PUBLIC bonfire CUDA::cudart

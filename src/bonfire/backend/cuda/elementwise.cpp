@@ -1,4 +1,4 @@
-// Every elementwise op: one generated kernel each.
+// Every elementwise op and every chain of them: one generated kernel each.
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/expression.h"
 #include "bonfire/base/error.h"
@@ -15,7 +15,7 @@ Layout result_layout(const KernelRequest& request) {
   return {};
 }
 
-std::vector<Candidate> expression_candidates(const KernelRequest& request, Expression expression) {
+std::vector<Candidate> candidates(const KernelRequest& request) {
   const GraphNode& node = request.node;
   const Shape& shape = node.outputs[0].shape;
   Layout layout = result_layout(request);
@@ -33,37 +33,13 @@ std::vector<Candidate> expression_candidates(const KernelRequest& request, Expre
   }
   for (Layout& output : candidate.output_layouts) output = layout;
   build_on_device(candidate, request,
-                  [expression, shape, layout, shapes, layouts = candidate.input_layouts] {
-                    Walk walk = plan_walk(shape, layout, shapes, layouts, expression);
-                    return make_expression_kernel(expression, walk);
+                  [expression = Expression::of(node), layout, shapes, layouts = candidate.input_layouts] {
+                    return make_expression_kernel(expression, plan_walk(expression, layout, shapes, layouts));
                   });
   return {std::move(candidate)};
 }
 
-Expression inputs_of(const GraphNode& node) {
-  Expression expression;
-  for (const GraphValue& input : node.inputs) expression.inputs.push_back(input.spec().dtype);
-  for (const TensorSpec& output : node.outputs) expression.output_types.push_back(output.dtype);
-  return expression;
-}
-
-std::vector<Candidate> single(const KernelRequest& request) {
-  const GraphNode& node = request.node;
-  Expression expression = inputs_of(node);
-  Instruction instruction{static_cast<ElementwiseFunction>(node.op->elementwise_function), {}, node.outputs[0].dtype};
-  for (size_t i = 0; i < node.inputs.size(); ++i) instruction.operands.push_back(static_cast<int>(i));
-  expression.outputs.push_back(static_cast<int>(node.inputs.size()));
-  expression.instructions.push_back(std::move(instruction));
-  return expression_candidates(request, std::move(expression));
-}
-
-const bool registered = [] {
-#define BONFIRE_REGISTER(name, arity) register_kernel(#name, DeviceType::cuda, single);
-  BONFIRE_ELEMENTWISE_FUNCTIONS(BONFIRE_REGISTER)
-#undef BONFIRE_REGISTER
-  register_kernel("cast", DeviceType::cuda, single);
-  return register_kernel("full_precision", DeviceType::cuda, single);
-}();
+const bool registered = register_kernel(std::string(kAnyElementwise), DeviceType::cuda, candidates);
 
 }  // namespace
 

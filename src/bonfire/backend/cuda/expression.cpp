@@ -33,15 +33,6 @@ const char* compute_name(DType dtype) {
   return is_floating(dtype) ? "float" : "long long";
 }
 
-const char* function_name(ElementwiseFunction function) {
-  static constexpr const char* kNames[] = {
-#define BONFIRE_NAME(name, arity) #name,
-      BONFIRE_ELEMENTWISE_FUNCTIONS(BONFIRE_NAME)
-#undef BONFIRE_NAME
-  };
-  return kNames[static_cast<int>(function)];
-}
-
 // Of whole numbers the compiler would not know which of its functions to take.
 constexpr const char* kWholePowers =
     "__device__ inline double pow(long long x, long long y) { return pow((double)x, (double)y); }\n";
@@ -65,14 +56,6 @@ template <class N> __device__ void put(flag& to, N x) { to.bits = x != N(0); }
 namespace fn = bonfire::elementwise;
 )";
 
-// The type that a function is computed in: that of its result, or of its operands for a comparison.
-std::string compute_type(const Instruction& instruction, const std::vector<DType>& types) {
-  DType type = instruction.result;
-  if (type == DType::boolean)
-    for (int operand : instruction.operands) type = promote(type, types[static_cast<size_t>(operand)]);
-  return compute_name(type);
-}
-
 bool is_scalar(const Walk& walk, size_t input) {
   return std::all_of(walk.strides[input].begin(), walk.strides[input].end(), [](int64_t s) { return s == 0; });
 }
@@ -83,7 +66,7 @@ bool is_whole(const Walk& walk, size_t input) {  // as the result, element by el
 
 // Code that loads input i for all `width` elements into the array x<i>.
 std::string load_code(const Expression& expression, const Walk& walk, size_t i) {
-  std::string storage = storage_name(expression.inputs[i]), number = compute_name(expression.inputs[i]);
+  std::string storage = storage_name(expression.inputs[i]), number = compute_name(expression.compute);
   std::string code = fmt::format("  const {0}* p{1} = (const {0}*)p.in[{1}];\n  {2} x{1}[{3}];\n", storage, i, number,
                                  walk.width);
   if (is_scalar(walk, i))
@@ -106,8 +89,15 @@ std::string load_code(const Expression& expression, const Walk& walk, size_t i) 
 
 }  // namespace
 
-Walk plan_walk(const Shape& shape, const Layout& layout, const std::vector<Shape>& input_shapes,
-               const std::vector<Layout>& input_layouts, const Expression& expression) {
+Expression Expression::of(const GraphNode& node) {
+  Expression expression{program_of(node), {}, compute_type(node)};
+  for (const GraphValue& input : node.inputs) expression.inputs.push_back(input.spec().dtype);
+  return expression;
+}
+
+Walk plan_walk(const Expression& expression, const Layout& layout, const std::vector<Shape>& input_shapes,
+               const std::vector<Layout>& input_layouts) {
+  const Shape& shape = expression.program.shape;
   Walk walk;
   size_t inputs = input_shapes.size();
   walk.strides.resize(inputs);
@@ -139,7 +129,7 @@ Walk plan_walk(const Shape& shape, const Layout& layout, const std::vector<Shape
   }
   bool narrow = false;
   for (DType type : expression.inputs) narrow = narrow || size_of(type) <= 2;
-  for (DType type : expression.output_types) narrow = narrow || size_of(type) <= 2;
+  for (DType type : expression.program.types) narrow = narrow || size_of(type) <= 2;
   walk.width = narrow ? 8 : 4;
   auto aligned = [&](int width) {  // every pack begins at a multiple of its size
     if (walk.extents.back() % width != 0) return false;
@@ -164,7 +154,7 @@ std::string generate_source(const Expression& expression, const Walk& walk) {
   code += fmt::format(
       "struct Arguments {{ const void* in[{0}]; void* out[{1}]; unsigned long long count; unsigned long long extent[{2}]; "
       "unsigned long long stride[{0}][{2}]; }};\n",
-      std::max<size_t>(inputs, 1), expression.outputs.size(), rank);
+      std::max<size_t>(inputs, 1), expression.program.results.size(), rank);
   code += fmt::format(
       "extern \"C\" __global__ void __launch_bounds__({0}) elementwise(const __grid_constant__ Arguments p) {{\n"
       "  Index i = (Index)blockIdx.x * {0} + threadIdx.x;\n  if (i >= p.count) return;\n",
@@ -178,24 +168,23 @@ std::string generate_source(const Expression& expression, const Walk& walk) {
     code += fmt::format("  Index c0 = i * {};\n", walk.width);
   }
   for (size_t i = 0; i < inputs; ++i) code += load_code(expression, walk, i);
-  for (size_t o = 0; o < expression.outputs.size(); ++o)
-    code += fmt::format("  Pack<{}, {}> y{};\n", storage_name(expression.output_types[o]), walk.width, o);
+  for (size_t o = 0; o < expression.program.results.size(); ++o)
+    code += fmt::format("  Pack<{}, {}> y{};\n", storage_name(expression.program.types[o]), walk.width, o);
   code += fmt::format("#pragma unroll\n  for (int k = 0; k < {}; ++k) {{\n", walk.width);
-  std::vector<DType> types = expression.inputs;
-  for (size_t i = 0; i < inputs; ++i) code += fmt::format("    auto v{0} = x{0}[k];\n", i);
-  for (const Instruction& instruction : expression.instructions) {
-    std::string type = compute_type(instruction, types), operands;
-    for (int operand : instruction.operands)
-      operands += fmt::format("{}({})v{}", operands.empty() ? "" : ", ", type, operand);
-    code += fmt::format("    auto v{} = fn::{}<{}>::call({});\n", types.size(), function_name(instruction.function), type,
-                        operands);
-    types.push_back(instruction.result);
+  std::string type = compute_name(expression.compute);
+  size_t value = inputs;
+  for (size_t i = 0; i < inputs; ++i) code += fmt::format("    {1} v{0} = x{0}[k];\n", i, type);
+  for (const ElementwiseInstruction& instruction : expression.program.instructions) {
+    std::string operands;
+    for (int i = 0; i < arity(instruction.function); ++i)
+      operands += fmt::format("{}v{}", operands.empty() ? "" : ", ", instruction.operand[i]);
+    code += fmt::format("    {0} v{1} = fn::{2}<{0}>::call({3});\n", type, value++, name_of(instruction.function), operands);
   }
-  for (size_t o = 0; o < expression.outputs.size(); ++o)
-    code += fmt::format("    put(y{}.item[k], v{});\n", o, expression.outputs[o]);
+  for (size_t o = 0; o < expression.program.results.size(); ++o)
+    code += fmt::format("    put(y{}.item[k], v{});\n", o, inputs + static_cast<size_t>(expression.program.results[o]));
   code += "  }\n";
-  for (size_t o = 0; o < expression.outputs.size(); ++o)
-    code += fmt::format("  ((Pack<{0}, {1}>*)p.out[{2}])[i] = y{2};\n", storage_name(expression.output_types[o]),
+  for (size_t o = 0; o < expression.program.results.size(); ++o)
+    code += fmt::format("  ((Pack<{0}, {1}>*)p.out[{2}])[i] = y{2};\n", storage_name(expression.program.types[o]),
                         walk.width, o);
   return code + "}\n";
 }
@@ -208,7 +197,7 @@ class ExpressionKernel final : public Kernel {
   ExpressionKernel(const Expression& expression, const Walk& walk)
       : kernel_(compile_kernel(generate_source(expression, walk), "elementwise")),
         inputs_(expression.inputs.size()),
-        outputs_(expression.outputs.size()) {
+        outputs_(expression.program.results.size()) {
     int64_t count = 1;
     for (int64_t extent : walk.extents) count *= extent;
     packs_ = static_cast<uint64_t>(count / walk.width);
@@ -243,6 +232,35 @@ class ExpressionKernel final : public Kernel {
 
 std::unique_ptr<Kernel> make_expression_kernel(const Expression& expression, const Walk& walk) {
   return std::make_unique<ExpressionKernel>(expression, walk);
+}
+
+std::unique_ptr<Kernel> make_bias_act_kernel(const BiasAct& what) {
+  Expression expression;
+  expression.inputs = {what.dtype};
+  std::vector<Shape> shapes{what.shape};
+  std::vector<Layout> layouts{what.layout};
+  if (what.bias_type != nullptr) {
+    expression.inputs.push_back(*what.bias_type);
+    shapes.push_back(what.bias_shape);
+    layouts.emplace_back();
+  }
+  if (what.residual) {
+    expression.inputs.push_back(what.dtype);
+    shapes.push_back(what.shape);
+    layouts.push_back(what.layout);
+  }
+  ElementwiseProgram& program = expression.program;
+  program.inputs = static_cast<int>(expression.inputs.size());
+  auto newest = [&] { return program.instructions.empty() ? 0 : program.inputs + static_cast<int>(program.instructions.size()) - 1; };
+  for (int input = 1; input < program.inputs; ++input)
+    program.instructions.push_back({ElementwiseFunction::add, {newest(), input, -1}});
+  if (what.activation >= 0)
+    program.instructions.push_back({static_cast<ElementwiseFunction>(what.activation), {newest(), -1, -1}});
+  program.results = {static_cast<int>(program.instructions.size()) - 1};
+  program.shape = what.shape;
+  program.types = {what.dtype};
+  expression.compute = what.dtype == DType::f64 ? DType::f64 : DType::f32;
+  return make_expression_kernel(expression, plan_walk(expression, what.layout, shapes, layouts));
 }
 
 }  // namespace bonfire::cuda

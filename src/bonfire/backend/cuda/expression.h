@@ -9,22 +9,16 @@
 #include <vector>
 
 #include "bonfire/kernel/kernel.h"
-#include "bonfire/ops/elementwise_functions.h"
+#include "bonfire/ops/elementwise_program.h"
 
 namespace bonfire::cuda {
 
-// Values are numbered: inputs first, then one per instruction.
-struct Instruction {
-  ElementwiseFunction function;
-  std::vector<int> operands;
-  DType result;  // what the function's result would be stored as; decides the type it is computed in
-};
-
 struct Expression {
-  std::vector<DType> inputs;
-  std::vector<Instruction> instructions;
-  std::vector<int> outputs;  // values; each stored as its dtype
-  std::vector<DType> output_types;
+  ElementwiseProgram program;
+  std::vector<DType> inputs;   // of each input
+  DType compute = DType::f32;  // f32, f64 or i64
+
+  static Expression of(const GraphNode& node);
 };
 
 // How one run walks through memory: extents of the result from slowest to fastest, neighbours that can be merged
@@ -36,12 +30,25 @@ struct Walk {
   std::vector<std::vector<int64_t>> strides;  // [input][axis]
   int width = 1;                              // elements a thread computes at once, along the last axis
 };
-Walk plan_walk(const Shape& shape, const Layout& layout, const std::vector<Shape>& input_shapes,
-               const std::vector<Layout>& input_layouts, const Expression& expression);
+Walk plan_walk(const Expression& expression, const Layout& layout, const std::vector<Shape>& input_shapes,
+               const std::vector<Layout>& input_layouts);
 
 std::string generate_source(const Expression& expression, const Walk& walk);
 
 // Compiled when made.
 std::unique_ptr<Kernel> make_expression_kernel(const Expression& expression, const Walk& walk);
+
+// activation(y + bias + residual), in place: what follows a product or convolution whose library has no epilogue for it.
+// Its inputs are y and then those of bias and residual that there are.
+struct BiasAct {
+  Shape shape;  // of y
+  DType dtype = DType::f32;
+  Layout layout;                     // of y and the residual
+  const DType* bias_type = nullptr;  // null without a bias
+  Shape bias_shape;                  // broadcasts to y's
+  bool residual = false;
+  int activation = -1;  // or an ElementwiseFunction
+};
+std::unique_ptr<Kernel> make_bias_act_kernel(const BiasAct& what);
 
 }  // namespace bonfire::cuda

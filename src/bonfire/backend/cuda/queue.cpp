@@ -4,8 +4,10 @@
 
 namespace bonfire::cuda {
 
-EventCompletion::EventCompletion(int device, Event event, Launch launch)
-    : device_(device), event_(std::move(event)), launch_(std::move(launch)) {}
+EventCompletion::EventCompletion(int index, Event event, Launch launch)
+    : event_(std::move(event)), launch_(std::move(launch)) {
+  device = {DeviceType::cuda, static_cast<int16_t>(index)};
+}
 
 void EventCompletion::wait() {
   wait_quietly();
@@ -45,8 +47,8 @@ void EventCompletion::finish(cudaError_t status) {
   if (status != cudaSuccess && !failure_) {
     const auto& steps = launch_.program->steps;
     failure_ = std::make_exception_ptr(DeviceError(fmt::format(
-        "[cuda:{}] a step of {} kernels ({} ... {}) failed on the device: {}; set BONFIRE_CHECK_NUMBERS=1 to find the op",
-        device_, steps.size(), steps.empty() ? "" : steps.front().label, steps.empty() ? "" : steps.back().label,
+        "[{}] a step of {} kernels ({} ... {}) failed on the device: {}; set BONFIRE_CHECK_NUMBERS=1 to find the op",
+        to_string(device), steps.size(), steps.empty() ? "" : steps.front().label, steps.empty() ? "" : steps.back().label,
         cudaGetErrorString(status))));
   }
   dropped = std::move(launch_);
@@ -125,15 +127,16 @@ void CudaQueue::enqueue(const Launch& launch) {
 void CudaQueue::run_directly(Known& known, const Launch& launch) {
   const Program& program = *launch.program;
   std::vector<void*> addresses = launch.addresses;
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    if (program.addresses[i].kind != AddressKind::scalars || program.addresses[i].bytes == 0) continue;
-    known.scalar_bytes = program.addresses[i].bytes;
+  if (!launch.scalars.empty()) {
+    known.scalar_bytes = launch.scalars.size();
     known.scalars = memory_of_cuda(index_).allocate(known.scalar_bytes);
-    addresses[i] = known.scalars;
     check(cudaMemcpyAsync(known.scalars, launch.scalars.data(), known.scalar_bytes, cudaMemcpyHostToDevice,
                           stream_.get()),
           "cudaMemcpyAsync");
   }
+  for (size_t i = 0; i < addresses.size(); ++i)
+    if (program.addresses[i].kind == AddressKind::scalars)
+      addresses[i] = static_cast<std::byte*>(known.scalars) + program.addresses[i].offset;
   for (size_t step = 0; step < program.steps.size(); ++step) run_step(program, step, addresses, stream_.get());
 }
 

@@ -13,18 +13,17 @@ namespace bonfire::cuda {
 // An event behind a launch. Holds what the launch uses until it is known to be done.
 class EventCompletion final : public Completion {
  public:
-  EventCompletion(int device, Event event, Launch launch);
+  EventCompletion(int index, Event event, Launch launch);
 
   void wait() override;          // throws what failed
   void wait_quietly() noexcept;  // until it is done or has failed
-  bool done();
+  bool done() override;
   void fail(std::exception_ptr failure);
   cudaEvent_t event() const { return event_.get(); }
 
  private:
   void finish(cudaError_t status);
 
-  int device_;
   Event event_;
   std::mutex mutex_;
   bool finished_ = false;
@@ -44,7 +43,7 @@ class CudaQueue final : public Queue {
  private:
   struct Known {
     std::weak_ptr<const Program> program;
-    void* scalars = nullptr;  // on the device, for the launch before the capture
+    void* scalars = nullptr;  // the block of host numbers on the device, for the launch before the capture
     size_t scalar_bytes = 0;
     std::unique_ptr<Replay> replay;
   };

@@ -62,7 +62,7 @@ void run_step(const Program& program, size_t index, const std::vector<void*>& ad
 
 Replay::Replay(const Launch& launch, int device, cudaStream_t stream) : device_(device) {
   assign_slots(launch);
-  make_copy_nodes(*launch.program);
+  make_copy_nodes(launch);
   capture(launch, stream);
 }
 
@@ -76,35 +76,39 @@ void Replay::assign_slots(const Launch& launch) {
   addresses_ = launch.addresses;
   fixed_ = launch.addresses;
   std::vector<size_t> offsets(addresses_.size());
+  auto reserve = [&](size_t bytes) {
+    return std::exchange(slot_bytes_, slot_bytes_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  };
+  size_t scalars = reserve(launch.scalars.size());
   for (size_t i = 0; i < addresses_.size(); ++i) {
-    if (program.addresses[i].kind == AddressKind::fixed) continue;
+    const Address& address = program.addresses[i];
+    if (address.kind == AddressKind::fixed) continue;
     fixed_[i] = nullptr;
-    offsets[i] = slot_bytes_;
-    slot_bytes_ += (program.addresses[i].bytes + kAlignment - 1) / kAlignment * kAlignment;
+    offsets[i] = address.kind == AddressKind::scalars ? scalars + address.offset : reserve(address.bytes);
   }
-  if (slot_bytes_ == 0) return;
   slots_ = memory_of_cuda(device_).allocate(slot_bytes_);
+  scalars_ = static_cast<std::byte*>(slots_) + scalars;
   for (size_t i = 0; i < addresses_.size(); ++i)
     if (program.addresses[i].kind != AddressKind::fixed) addresses_[i] = static_cast<std::byte*>(slots_) + offsets[i];
 }
 
-void Replay::make_copy_nodes(const Program& program) {
+void Replay::make_copy_nodes(const Launch& launch) {
+  const Program& program = *launch.program;
   auto add = [](std::vector<CopyNode>& nodes, int position) {
     if (nodes.empty() || nodes.back().positions.size() == CopyList::kItems) nodes.emplace_back();
     nodes.back().positions.push_back(position);
   };
   for (size_t i = 0; i < program.addresses.size(); ++i) {
-    const Address& address = program.addresses[i];
-    if (address.kind == AddressKind::feed) add(copies_in_, static_cast<int>(i));
-    if (address.kind == AddressKind::output) add(copies_out_, static_cast<int>(i));
-    if (address.kind != AddressKind::scalars) continue;
-    for (size_t offset = 0, part = 0; offset < address.bytes; offset += CopyList::kInlineBytes, ++part) {
-      if (part >= copies_in_.size()) copies_in_.emplace_back();
-      CopyList& list = copies_in_[part].list;
-      list.inline_bytes = static_cast<int32_t>(std::min<size_t>(CopyList::kInlineBytes, address.bytes - offset));
-      list.inline_target = static_cast<std::byte*>(addresses_[i]) + offset;
-      copies_in_[part].inline_offset = offset;
-    }
+    if (program.addresses[i].kind == AddressKind::feed) add(copies_in_, static_cast<int>(i));
+    if (program.addresses[i].kind == AddressKind::output) add(copies_out_, static_cast<int>(i));
+  }
+  size_t bytes = launch.scalars.size();
+  for (size_t offset = 0, part = 0; offset < bytes; offset += CopyList::kInlineBytes, ++part) {
+    if (part >= copies_in_.size()) copies_in_.emplace_back();
+    CopyNode& node = copies_in_[part];
+    node.list.inline_bytes = static_cast<int32_t>(std::min<size_t>(CopyList::kInlineBytes, bytes - offset));
+    node.list.inline_target = scalars_ + offset;
+    node.inline_offset = offset;
   }
 }
 

@@ -40,17 +40,18 @@ class Replay {
     CopyList list;
     std::vector<int> positions;
     cudaGraphNode_t node = nullptr;
-    size_t inline_offset = 0;  // into the launch's scalars
+    size_t inline_offset = 0;  // into the launch's block of numbers
   };
 
   void assign_slots(const Launch& launch);
-  void make_copy_nodes(const Program& program);
+  void make_copy_nodes(const Launch& launch);
   void fill(CopyNode& node, const Launch& launch, AddressKind kind) const;
   void capture(const Launch& launch, cudaStream_t stream);
 
   int device_;
   void* slots_ = nullptr;
   size_t slot_bytes_ = 0;
+  std::byte* scalars_ = nullptr;  // the block of numbers, in the slots
   std::vector<void*> addresses_;  // what the graph uses: fixed ones, and slots
   std::vector<void*> fixed_;      // the launch's addresses where they must stay, else null
   std::vector<CopyNode> copies_in_, copies_out_;

@@ -157,7 +157,7 @@ std::vector<Candidate> constant(const KernelRequest& request) {
 }
 
 const bool registered =
-    register_kernel("reorder", DeviceType::cuda, reorder) && register_kernel("copy", DeviceType::cuda, copy) &&
+    register_kernel("reorder", DeviceType::cuda, reorder) && register_kernel("copy", DeviceType::cuda, copy) && register_kernel("random_key", DeviceType::cuda, copy) &&
     register_kernel("permute", DeviceType::cuda, permute) &&
     register_kernel("broadcast_to", DeviceType::cuda, broadcast_to) && register_kernel("slice", DeviceType::cuda, slice) &&
     register_kernel("pad", DeviceType::cuda, pad) && register_kernel("concat", DeviceType::cuda, concat) &&

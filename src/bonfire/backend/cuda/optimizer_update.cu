@@ -1,0 +1,320 @@
+// Optimizer updates and gradient clipping: one sweep over all tensors of a node. Their addresses travel as the kernel's
+// argument, and a block finds its tensor by its number. Norms are summed per block, then in the order of the blocks.
+#include <algorithm>
+#include <vector>
+
+#include "bonfire/backend/cuda/candidate.h"
+#include "bonfire/backend/cuda/counters.h"
+#include "bonfire/backend/cuda/numbers.cuh"
+#include "bonfire/ops/optimizer_functions.h"
+
+namespace bonfire::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlock = 4096;         // elements of a block
+constexpr int kTensors = 192;        // of one launch: the argument must stay under 32 KiB
+constexpr size_t kNumbers = 5;       // inputs before the step: lr, weight_decay, first, second, eps
+constexpr int kMostStates = 2;
+
+// A run of tensors and the blocks they are cut into.
+struct Cut {
+  int tensors = 0;
+  int blocks = 0;
+  int first_block[kTensors + 1];  // of each tensor
+  int64_t count[kTensors];        // elements
+
+  struct Piece {
+    int tensor;
+    int64_t begin, end;  // elements
+  };
+  __device__ Piece piece(int block) const {
+    int low = 0, high = tensors;  // first_block[low] <= block < first_block[high]
+    while (high - low > 1) {
+      int middle = (low + high) / 2;
+      (first_block[middle] <= block ? low : high) = middle;
+    }
+    int64_t begin = static_cast<int64_t>(block - first_block[low]) * kBlock;
+    return {low, begin, begin + kBlock < count[low] ? begin + kBlock : count[low]};
+  }
+};
+
+template <class T>
+struct Tensors {
+  using Acc = Compute<T>;
+  const T *parameter[kTensors], *gradient[kTensors];
+  const Acc* state[kMostStates][kTensors];
+  T* new_parameter[kTensors];
+  Acc* new_state[kMostStates][kTensors];
+};
+
+struct Numbers {
+  const double* number[kNumbers];
+  const int64_t* step;
+  int64_t* new_step;    // null: another launch of the node writes it
+  unsigned* counter;    // of blocks that are done
+};
+
+template <class Acc>
+__device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers) {
+  __shared__ OptimizerStep<Acc> step;
+  if (threadIdx.x == 0) {
+    const double* const* n = numbers.number;
+    step = OptimizerStep<Acc>::from({*n[0], *n[1], *n[2], *n[3], *n[4], *numbers.step + 1});
+  }
+  __syncthreads();
+  return step;
+}
+
+// Σ over the block's threads, for thread 0.
+__device__ inline double sum_block(double value) {
+  __shared__ double shared[kThreads / 32];
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffU, value, distance);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  double sum = 0;
+  for (int i = 0; i < kThreads / 32; ++i) sum += shared[i];
+  return sum;
+}
+
+// The squares for the trust ratio of each block; LAMB's moments are updated on the way.
+template <class T, OptimizerRule rule>
+__global__ void __launch_bounds__(kThreads)
+    measure(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, double* sums) {
+  using Acc = Compute<T>;
+  OptimizerStep<Acc> s = shared_step<Acc>(numbers);
+  Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
+  int i = piece.tensor;
+  double own = 0, other = 0;
+  for (int64_t e = piece.begin + threadIdx.x; e < piece.end; e += kThreads) {
+    Acc parameter = load(t.parameter[i][e]), direction = load(t.gradient[i][e]);
+    if constexpr (rule == OptimizerRule::lamb) {
+      Acc mean = t.state[0][i][e], square = t.state[1][i][e];
+      update_moments(s, direction, mean, square);
+      t.new_state[0][i][e] = mean;
+      t.new_state[1][i][e] = square;
+      direction = lamb_direction(s, parameter, mean, square);
+    }
+    own += static_cast<double>(parameter) * static_cast<double>(parameter);
+    other += static_cast<double>(direction) * static_cast<double>(direction);
+  }
+  own = sum_block(own);
+  other = sum_block(other);
+  if (threadIdx.x != 0) return;
+  sums[2 * blockIdx.x] = own;
+  sums[2 * blockIdx.x + 1] = other;
+}
+
+// norms[2 tensor + which] = √Σ over the tensor's blocks.
+__global__ void __launch_bounds__(kThreads) add_up(const __grid_constant__ Cut cut, const double* sums, double* norms) {
+  int tensor = static_cast<int>(blockIdx.x);
+  for (int which = 0; which < 2; ++which) {
+    double sum = 0;
+    for (int b = cut.first_block[tensor] + static_cast<int>(threadIdx.x); b < cut.first_block[tensor + 1]; b += kThreads)
+      sum += sums[2 * b + which];
+    sum = sum_block(sum);
+    if (threadIdx.x == 0) norms[2 * tensor + which] = ::sqrt(sum);
+  }
+}
+
+template <class T, OptimizerRule rule, bool nesterov>
+__global__ void __launch_bounds__(kThreads) sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t,
+                                                  Numbers numbers, const double* norms) {
+  using Acc = Compute<T>;
+  constexpr int kStates = state_count(rule), kWidth = 4;
+  OptimizerStep<Acc> s = shared_step<Acc>(numbers);
+  Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
+  int i = piece.tensor;
+  Acc ratio = 1;
+  if constexpr (has_trust_ratio(rule)) {
+    Acc own = static_cast<Acc>(norms[2 * i]), other = static_cast<Acc>(norms[2 * i + 1]);
+    ratio = rule == OptimizerRule::lars ? lars_ratio(s, own, other) : lamb_ratio(own, other);
+  }
+  bool moved = rule == OptimizerRule::lamb;  // states are updated already
+  const Acc* state0 = kStates > 0 ? (moved ? t.new_state[0][i] : t.state[0][i]) : nullptr;
+  const Acc* state1 = kStates > 1 ? (moved ? t.new_state[1][i] : t.state[1][i]) : nullptr;
+  // Outputs are mostly the inputs' own memory: a thread reads its elements before it writes them.
+  for (int64_t e = piece.begin + static_cast<int64_t>(threadIdx.x) * kWidth; e < piece.end; e += kThreads * kWidth) {
+    int n = piece.end - e < kWidth ? static_cast<int>(piece.end - e) : kWidth;
+    Pack<T, kWidth> parameter, gradient;
+    Pack<Acc, kWidth> first{}, second{};
+    if (n == kWidth) {
+      parameter = load_pack<kWidth>(t.parameter[i] + e);
+      gradient = load_pack<kWidth>(t.gradient[i] + e);
+      if constexpr (kStates > 0) first = load_pack<kWidth>(state0 + e);
+      if constexpr (kStates > 1) second = load_pack<kWidth>(state1 + e);
+    } else {
+      for (int k = 0; k < n; ++k) {
+        parameter.item[k] = t.parameter[i][e + k];
+        gradient.item[k] = t.gradient[i][e + k];
+        if constexpr (kStates > 0) first.item[k] = state0[e + k];
+        if constexpr (kStates > 1) second.item[k] = state1[e + k];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      if (k >= n) break;
+      Acc value = load(parameter.item[k]);
+      update_element<rule, nesterov>(s, load(gradient.item[k]), ratio, value, first.item[k], second.item[k]);
+      parameter.item[k] = store<T>(value);
+    }
+    if (n == kWidth) {
+      store_pack(t.new_parameter[i] + e, parameter);
+      if constexpr (kStates > 0) store_pack(t.new_state[0][i] + e, first);
+      if constexpr (kStates > 1) store_pack(t.new_state[1][i] + e, second);
+    } else {
+      for (int k = 0; k < n; ++k) {
+        t.new_parameter[i][e + k] = parameter.item[k];
+        if constexpr (kStates > 0) t.new_state[0][i][e + k] = first.item[k];
+        if constexpr (kStates > 1) t.new_state[1][i][e + k] = second.item[k];
+      }
+    }
+  }
+  // The step is mostly updated in its own memory too: not before every block has read it.
+  if (threadIdx.x != 0 || atomicAdd(numbers.counter, 1) != gridDim.x - 1) return;
+  *numbers.counter = 0;
+  if (numbers.new_step != nullptr) *numbers.new_step = *numbers.step + 1;
+}
+
+// --- hosts ---------------------------------------------------------------------------------------------------------
+
+struct Part {
+  size_t first;  // tensor of the node
+  Cut cut{};
+};
+
+std::vector<Part> parts_of(const std::vector<int64_t>& counts) {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (parts.empty() || parts.back().cut.tensors == kTensors) parts.push_back({i});
+    Cut& cut = parts.back().cut;
+    cut.first_block[cut.tensors] = cut.blocks;
+    cut.count[cut.tensors++] = counts[i];
+    cut.blocks += static_cast<int>((counts[i] + kBlock - 1) / kBlock);
+    cut.first_block[cut.tensors] = cut.blocks;
+  }
+  return parts;
+}
+
+std::vector<int64_t> counts_of(std::span<const GraphValue> values) {
+  std::vector<int64_t> counts;
+  for (const GraphValue& value : values) counts.push_back(value.spec().shape.count());
+  return counts;
+}
+
+template <class T, OptimizerRule rule, bool nesterov>
+class Update {
+ public:
+  using Acc = Compute<T>;
+  static constexpr int kStates = state_count(rule);
+
+  explicit Update(const GraphNode& node)
+      : count_(static_cast<size_t>(node.attributes.integer("parameters"))),
+        parts_(parts_of(counts_of(std::span(node.inputs).subspan(kNumbers + 1, count_)))) {}
+
+  // Two sums per block and two norms per tensor, of the largest part.
+  size_t workspace_bytes() const {
+    size_t most = 0;
+    for (const Part& part : parts_) most = std::max(most, static_cast<size_t>(part.cut.blocks + part.cut.tensors));
+    return has_trust_ratio(rule) ? most * 2 * sizeof(double) : 0;
+  }
+
+  void operator()(const Run& run, unsigned* counter) const {
+    Numbers numbers{};
+    numbers.counter = counter;
+    for (size_t i = 0; i < kNumbers; ++i) numbers.number[i] = run.input<double>(i);
+    numbers.step = run.input<int64_t>(kNumbers);
+    for (const Part& part : parts_) {
+      numbers.new_step = &part == &parts_.back() ? run.output<int64_t>(0) : nullptr;
+      update(part, numbers, run);
+    }
+    check(cudaGetLastError(), "optimizer_update");
+  }
+
+ private:
+  void update(const Part& part, const Numbers& numbers, const Run& run) const {
+    if (part.cut.blocks == 0) return;
+    Tensors<T> t{};
+    for (int i = 0; i < part.cut.tensors; ++i) {
+      size_t tensor = part.first + static_cast<size_t>(i), input = kNumbers + 1 + tensor, output = 1 + tensor;
+      t.parameter[i] = run.input<T>(input);
+      t.gradient[i] = run.input<T>(input + count_);
+      t.new_parameter[i] = run.output<T>(output);
+      for (int s = 0; s < kStates; ++s) {
+        t.state[s][i] = run.input<Acc>(input + (2 + static_cast<size_t>(s)) * count_);
+        t.new_state[s][i] = run.output<Acc>(output + (1 + static_cast<size_t>(s)) * count_);
+      }
+    }
+    auto blocks = static_cast<unsigned>(part.cut.blocks);
+    double *sums = static_cast<double*>(run.workspace), *norms = nullptr;
+    if constexpr (has_trust_ratio(rule)) {
+      norms = sums + 2 * part.cut.blocks;
+      measure<T, rule><<<blocks, kThreads, 0, stream_of(run)>>>(part.cut, t, numbers, sums);
+      add_up<<<static_cast<unsigned>(part.cut.tensors), kThreads, 0, stream_of(run)>>>(part.cut, sums, norms);
+    }
+    sweep<T, rule, nesterov><<<blocks, kThreads, 0, stream_of(run)>>>(part.cut, t, numbers, norms);
+  }
+
+  size_t count_;
+  std::vector<Part> parts_;
+};
+
+// A parameter, its gradient and its states are taken as the parameter lies: the order of elements does not matter.
+Candidate candidate_for(const KernelRequest& request) {
+  Candidate candidate = row_major_candidate(request, "sweep");
+  auto n = static_cast<size_t>(request.node.attributes.integer("parameters"));
+  candidate.in_place.emplace_back(0, static_cast<int>(kNumbers));
+  for (size_t i = 0; i < request.node.inputs.size() - kNumbers - 1; ++i) {
+    const Layout& layout = request.arriving[kNumbers + 1 + i % n];
+    size_t input = kNumbers + 1 + i;
+    if (layout.block == 0) candidate.input_layouts[input] = layout;
+    if (i >= n && i < 2 * n) continue;  // gradients stay
+    size_t output = 1 + (i < n ? i : i - n);
+    candidate.output_layouts[output] = candidate.input_layouts[input];
+    candidate.in_place.emplace_back(static_cast<int>(output), static_cast<int>(input));
+  }
+  return candidate;
+}
+
+template <class T, OptimizerRule rule, bool nesterov = false>
+std::vector<Candidate> update_candidates(const KernelRequest& request) {
+  Candidate candidate = candidate_for(request);
+  auto update = std::make_shared<Update<T, rule, nesterov>>(request.node);
+  candidate.workspace_bytes = update->workspace_bytes();
+  build_on_device(candidate, request, [update, device = request.node.device().index] {
+    auto counter = std::make_shared<Counters>(device, 1);
+    auto run = [update, counter](const Run& r) { (*update)(r, counter->get()); };
+    return std::make_unique<FunctionKernel<decltype(run)>>(run);
+  });
+  return {std::move(candidate)};
+}
+
+std::vector<Candidate> candidates(const KernelRequest& request) {
+  using Rule = OptimizerRule;
+  const Attributes& attributes = request.node.attributes;
+  DType dtype = request.node.inputs[kNumbers + 1].spec().dtype;
+  if (!has_kernels(dtype)) return {};
+  return dispatch_floating(dtype, [&](auto tag) -> std::vector<Candidate> {
+    using T = typename decltype(tag)::type;
+    switch (static_cast<Rule>(attributes.integer("rule"))) {
+      case Rule::sgd: return update_candidates<T, Rule::sgd>(request);
+      case Rule::momentum:
+        return attributes.flag("nesterov") ? update_candidates<T, Rule::momentum, true>(request)
+                                           : update_candidates<T, Rule::momentum>(request);
+      case Rule::adagrad: return update_candidates<T, Rule::adagrad>(request);
+      case Rule::adam: return update_candidates<T, Rule::adam>(request);
+      case Rule::adamw: return update_candidates<T, Rule::adamw>(request);
+      case Rule::lars: return update_candidates<T, Rule::lars>(request);
+      case Rule::lamb: return update_candidates<T, Rule::lamb>(request);
+    }
+    return {};
+  });
+}
+
+const bool registered = register_kernel("optimizer_update", DeviceType::cuda, candidates);
+
+}  // namespace
+
+}  // namespace bonfire::cuda

@@ -1,0 +1,71 @@
+// Dropout and random tensors: the same numbers as on the CPU, from base/random.h.
+#include "bonfire/backend/cuda/candidate.h"
+#include "bonfire/backend/cuda/numbers.cuh"
+#include "bonfire/base/random.h"
+
+namespace bonfire::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWords = 4;  // of one block of the generator: what a thread computes
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    dropout(const T* x, const uint64_t* key, uint64_t number, float p, Compute<T> scale, int64_t count, T* y) {
+  int64_t block = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (block * kWords >= count) return;
+  RandomBlock words = philox(key[0], random_stream(key[1], number), static_cast<uint64_t>(block));
+  for (int w = 0; w < kWords; ++w) {
+    int64_t i = block * kWords + w;
+    if (i < count)
+      y[i] = uniform_from_bits(words.word[w]) >= p ? store<T>(load(x[i]) * scale) : store<T>(Compute<T>(0));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) uniform(const uint64_t* key, uint64_t number, int64_t count, T* y) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) y[i] = store<T>(uniform_at(key[0], random_stream(key[1], number), static_cast<uint64_t>(i)));
+}
+
+std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
+  const TensorSpec& y = request.node.outputs[0];
+  if (!has_kernels(y.dtype)) return {};
+  double p = request.node.attributes.number("p");
+  auto number = static_cast<uint64_t>(request.node.attributes.integer("number"));
+  std::vector<Candidate> list = one_candidate(request, [=, dtype = y.dtype, count = y.shape.count()](const Run& run) {
+    if (count == 0) return;
+    dispatch_floating(dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      dropout<T><<<blocks_for(count, kThreads * kWords), kThreads, 0, stream_of(run)>>>(
+          run.input<T>(0), run.input<uint64_t>(1), number, static_cast<float>(p), static_cast<Compute<T>>(1 / (1 - p)),
+          count, run.output<T>(0));
+    });
+    check(cudaGetLastError(), "dropout");
+  });
+  list[0].in_place = {{0, 0}};
+  return list;
+}
+
+std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
+  const TensorSpec& y = request.node.outputs[0];
+  if (!has_kernels(y.dtype)) return {};
+  auto number = static_cast<uint64_t>(request.node.attributes.integer("number"));
+  return one_candidate(request, [=, dtype = y.dtype, count = y.shape.count()](const Run& run) {
+    if (count == 0) return;
+    dispatch_floating(dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      uniform<T><<<blocks_for(count, kThreads), kThreads, 0, stream_of(run)>>>(run.input<uint64_t>(0), number, count,
+                                                                               run.output<T>(0));
+    });
+    check(cudaGetLastError(), "uniform_random");
+  });
+}
+
+const bool registered = register_kernel("dropout", DeviceType::cuda, dropout_candidates) &&
+                        register_kernel("uniform_random", DeviceType::cuda, uniform_candidates);
+
+}  // namespace
+
+}  // namespace bonfire::cuda
