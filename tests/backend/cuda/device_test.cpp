@@ -1,0 +1,120 @@
+// What CUDA devices do, on a real one: launches, captured steps, and training that follows the CPU's.
+#include <gtest/gtest.h>
+
+#include "bonfire/bonfire.h"
+#include "bonfire/optim/optimizers.h"
+
+namespace bonfire {
+namespace {
+
+class CudaDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (Device device : devices())
+      if (device.type == DeviceType::cuda) return;
+    GTEST_SKIP() << "skipped: no CUDA device";
+  }
+  const Device place{DeviceType::cuda, 0};
+};
+
+std::vector<float> numbers(int64_t count, uint64_t stream) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = normal_at(3, stream, i);
+  return values;
+}
+
+Tensor random_tensor(const Shape& shape, uint64_t stream, Device device) {
+  return Tensor::from<float>(std::span<const float>(numbers(shape.count(), stream)), shape, device);
+}
+
+void expect_close(const std::vector<float>& a, const std::vector<float>& b, float tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  float largest = 0;
+  for (float value : b) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance * (1 + largest)) << "element " << i;
+}
+
+TEST_F(CudaDevice, ValuesCrossBothWays) {
+  Tensor here = random_tensor({3, 5}, 1, {});
+  Tensor there = here.to(place) * 2.0;
+  EXPECT_EQ(there.device(), place);
+  EXPECT_EQ((there.to(Device{}) - here).to_vector<float>(), here.to_vector<float>());
+}
+
+TEST_F(CudaDevice, StepIsReplayedWithOtherFeedsNumbersAndOutputs) {
+  Scalar factor(1.0);
+  auto step = compile([&](const Tensor& x) { return x * factor + 1.0; });
+  std::vector<Tensor> kept;
+  for (int i = 0; i < 6; ++i) {
+    factor.set(i);
+    kept.push_back(step(random_tensor({1000}, static_cast<uint64_t>(i), place)));
+  }
+  for (int i = 0; i < 6; ++i) {
+    std::vector<float> expected = numbers(1000, static_cast<uint64_t>(i));
+    for (float& value : expected) value = value * static_cast<float>(i) + 1;
+    expect_close(kept[static_cast<size_t>(i)].to_vector<float>(), expected, 1e-6F);
+  }
+}
+
+// Losses of a few steps; the model and the data are the same on every device.
+template <class Make>
+std::vector<float> train(Make make, const Shape& image, Device device, bool amp, int steps = 5) {
+  passes::current_options().use_amp = amp;
+  manual_seed(11);
+  auto model = make();
+  model.to(device);
+  optim::Momentum optimizer(model.parameters(), {.lr = 0.01, .momentum = 0.9});
+  auto step = compile([&](const Tensor& x, const Tensor& label) {
+    Tensor loss = cross_entropy(model(x), label);
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    return loss;
+  });
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < image[0]; ++i) labels.push_back(i % 10);
+  std::vector<float> losses;
+  for (int i = 0; i < steps; ++i) {
+    Tensor loss = step(random_tensor(image, static_cast<uint64_t>(i % 2), device),
+                       Tensor::from<int64_t>(std::span<const int64_t>(labels), {image[0]}, device));
+    losses.push_back(loss.item<float>());
+  }
+  passes::current_options().use_amp = false;
+  return losses;
+}
+
+TEST_F(CudaDevice, MlpTrainsAsOnTheCpu) {
+  auto make = [] { return models::mlp(); };
+  expect_close(train(make, {32, 1, 28, 28}, place, false), train(make, {32, 1, 28, 28}, {}, false), 1e-4F);
+  expect_close(train(make, {32, 1, 28, 28}, place, true), train(make, {32, 1, 28, 28}, {}, false), 2e-2F);
+}
+
+TEST_F(CudaDevice, MnistCnnTrainsAsOnTheCpu) {
+  auto make = [] { return models::mnist_cnn(); };
+  expect_close(train(make, {16, 1, 28, 28}, place, false), train(make, {16, 1, 28, 28}, {}, false), 1e-4F);
+  expect_close(train(make, {16, 1, 28, 28}, place, true), train(make, {16, 1, 28, 28}, {}, false), 2e-2F);
+}
+
+TEST_F(CudaDevice, SmallResNetTrainsAsOnTheCpu) {
+  auto make = [] { return models::resnet18_small({.classes = 10, .in_channels = 1}); };
+  std::vector<float> here = train(make, {8, 1, 28, 28}, {}, false, 2);
+  expect_close(train(make, {8, 1, 28, 28}, place, false, 2), here, 1e-3F);
+  expect_close(train(make, {8, 1, 28, 28}, place, true, 2), here, 5e-2F);
+}
+
+TEST_F(CudaDevice, TheSameSeedGivesTheSameBits) {
+  auto make = [] { return models::mnist_cnn(); };
+  EXPECT_EQ(train(make, {64, 1, 28, 28}, place, true, 20), train(make, {64, 1, 28, 28}, place, true, 20));
+}
+
+TEST_F(CudaDevice, OutOfMemoryIsADeviceErrorThatSaysHowMuch) {
+  try {
+    Storage storage(place, size_t{1} << 50);
+    FAIL() << "a petabyte was allocated";
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace bonfire
