@@ -16,7 +16,7 @@ const Op& reorder_op = register_op({.name = "reorder", .infer = infer_reorder});
 
 class Chooser {
  public:
-  Chooser(Graph& graph, std::span<const LeafLayout> leaves) : graph_(graph) {
+  Chooser(Graph& graph, std::span<const LeafLayout> leaves) : graph_(graph), uses_(graph) {
     for (const LeafLayout& leaf : leaves) {
       choices_.leaf_layouts.push_back(leaf.layout);
       choices_.leaf_layout_used.push_back(false);
@@ -72,6 +72,7 @@ class Chooser {
   }
 
   void choose(GraphNode& node) {
+    settle_behind(node);
     std::vector<Layout> arriving;
     for (const GraphValue& input : node.inputs) arriving.push_back(layouts_.at(input));
     std::vector<Candidate> candidates = candidates_for({node, arriving});
@@ -85,6 +86,20 @@ class Chooser {
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) layouts_[{&node, static_cast<int>(i)}] = chosen.output_layouts[i];
     choices_.of_node[&node] = {std::move(chosen), false};
+  }
+
+  // An elementwise op (a cast to bf16, say) takes what arrives, so it must not be the one that decides how a free
+  // variable lies: whoever uses its result does.
+  void settle_behind(const GraphNode& node) {
+    if (!node.op->has(Trait::elementwise) || node.inputs.size() != 1 || !is_free(node.inputs[0])) return;
+    for (GraphNode* user : uses_.nodes({const_cast<GraphNode*>(&node), 0})) {
+      if (user->op->has(Trait::elementwise) || user->op->has(Trait::view)) continue;
+      std::vector<Layout> arriving(user->inputs.size());
+      Candidate first = std::move(candidates_for({*user, arriving}).front());
+      for (size_t i = 0; i < user->inputs.size(); ++i)
+        if (user->inputs[i] == GraphValue{const_cast<GraphNode*>(&node), 0} && first.input_layouts[i].block == 0)
+          return fix(*node.inputs[0].node, first.input_layouts[i]);
+    }
   }
 
   void choose_alias(GraphNode& node) {
@@ -130,6 +145,7 @@ class Chooser {
   };
 
   Graph& graph_;
+  Uses uses_;  // before any reorder was put in
   Choices choices_;
   std::vector<bool> fixed_;
   std::unordered_map<GraphValue, Layout, ValueHash> layouts_;

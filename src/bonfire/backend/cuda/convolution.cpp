@@ -1,5 +1,7 @@
 // Convolution and its two gradients through cuDNN. Reduced precision runs channels-last, where the tensor cores are; f32
 // keeps the layout in which its images arrive.
+#include <map>
+
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/cudnn.h"
 #include "bonfire/backend/cuda/expression.h"
@@ -68,8 +70,11 @@ Names names_of(Direction direction) {
 }
 
 constexpr int64_t kX = 1, kWeight = 2, kY = 3;  // uids
+constexpr size_t kMostPlans = 4;                // to be timed against each other
 
-std::vector<CudnnPlan> plans_for(const Convolution& what, Direction direction, const Layout& layout, size_t most) {
+using Plans = std::vector<std::shared_ptr<CudnnPlan>>;
+
+Plans make_plans(const Convolution& what, Direction direction, const Layout& layout) {
   Names names = names_of(direction);
   CudnnDescriptor convolution = describe(what);
   CudnnDescriptor x = cudnn_tensor(kX, what.x, layout, what.dtype);
@@ -82,8 +87,26 @@ std::vector<CudnnPlan> plans_for(const Convolution& what, Direction direction, c
   } else {
     operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1.0F).set(names.beta, CUDNN_TYPE_FLOAT, 0.0F);
   }
-  if (!operation.try_finalize()) return {};
-  return cudnn_plans(operation, what.dtype == DType::f32, most);
+  Plans plans;
+  if (!operation.try_finalize()) return plans;
+  for (CudnnPlan& plan : cudnn_plans(operation, what.dtype == DType::f32, kMostPlans))
+    plans.push_back(std::make_shared<CudnnPlan>(std::move(plan)));
+  return plans;
+}
+
+// Plans are the same for equal convolutions, and take long to make.
+Plans plans_for(const Convolution& what, Direction direction, const Layout& layout) {
+  static std::mutex mutex;
+  static std::map<std::string, Plans> known;
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", device, static_cast<int>(direction), name_of(what.dtype),
+                                to_string(what.x), to_string(what.weight), to_string(what.stride),
+                                to_string(what.padding), to_string(what.dilation), to_string(layout));
+  std::lock_guard lock(mutex);
+  auto [entry, is_new] = known.try_emplace(std::move(key));
+  if (is_new) entry->second = make_plans(what, direction, layout);
+  return entry->second;
 }
 
 class ConvolutionKernel final : public Kernel {
@@ -148,6 +171,26 @@ std::unique_ptr<Kernel> make_after(const Attributes& attributes, const TensorSpe
                                .activation = static_cast<int>(attributes.integer("activation"))});
 }
 
+Candidate candidate_of(const KernelRequest& request, const std::shared_ptr<CudnnPlan>& plan, Direction direction,
+                       const Layout& layout) {
+  const GraphNode& node = request.node;
+  Candidate candidate = row_major_candidate(request, plan->name);
+  candidate.workspace_bytes = plan->workspace_bytes;
+  bool has_bias = node.attributes.has("has_bias") && node.attributes.flag("has_bias");
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    if (i != 2 || !has_bias)
+      candidate.input_layouts[i] = unless_same(node.inputs[i].spec().shape, layout, request.arriving[i]);
+  candidate.output_layouts[0] = layout;
+  DType bias_type = has_bias ? node.inputs[2].spec().dtype : node.outputs[0].dtype;
+  build_on_device(
+      candidate, request,
+      [=, attributes = node.attributes, result = node.outputs[0]]() -> std::unique_ptr<Kernel> {
+        auto after = make_after(attributes, result, layout, has_bias ? &bias_type : nullptr);
+        return std::make_unique<ConvolutionKernel>(plan, direction, std::move(after));
+      });
+  return candidate;
+}
+
 template <Direction direction>
 std::vector<Candidate> candidates(const KernelRequest& request) {
   const GraphNode& node = request.node;
@@ -159,25 +202,12 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
       if (bytes > 0) check(cudaMemsetAsync(run.outputs[0], 0, bytes, stream_of(run)), "cudaMemsetAsync");
     });
   }
+  std::vector<Candidate> list;
   for (const Layout& layout : layouts_for(request)) {
-    std::vector<CudnnPlan> plans = plans_for(what, direction, layout, 1);
-    if (plans.empty()) continue;
-    auto plan = std::make_shared<CudnnPlan>(std::move(plans[0]));
-    Candidate candidate = row_major_candidate(request, plan->name);
-    candidate.workspace_bytes = plan->workspace_bytes;
-    bool has_bias = node.attributes.has("has_bias") && node.attributes.flag("has_bias");
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      if (i != 2 || !has_bias)
-        candidate.input_layouts[i] = unless_same(node.inputs[i].spec().shape, layout, request.arriving[i]);
-    candidate.output_layouts[0] = layout;
-    DType bias_type = has_bias ? node.inputs[2].spec().dtype : result.dtype;
-    build_on_device(candidate, request, [=, attributes = node.attributes]() -> std::unique_ptr<Kernel> {
-      auto after = make_after(attributes, result, layout, has_bias ? &bias_type : nullptr);
-      return std::make_unique<ConvolutionKernel>(plan, direction, std::move(after));
-    });
-    return {std::move(candidate)};
+    for (const auto& plan : plans_for(what, direction, layout)) list.push_back(candidate_of(request, plan, direction, layout));
+    if (!list.empty()) break;
   }
-  return {};
+  return list;
 }
 
 const bool registered =

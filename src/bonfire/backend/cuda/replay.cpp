@@ -28,6 +28,12 @@ Accesses::Range range_at(void* address, size_t bytes) {
   return {begin, begin + bytes};
 }
 
+bool is_on_device(const void* address) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
 }  // namespace
 
 std::vector<std::vector<int>> dependencies(const std::vector<Accesses>& steps) {
@@ -99,7 +105,13 @@ void Replay::make_copy_nodes(const Launch& launch) {
     nodes.back().positions.push_back(position);
   };
   for (size_t i = 0; i < program.addresses.size(); ++i) {
-    if (program.addresses[i].kind == AddressKind::feed) add(copies_in_, static_cast<int>(i));
+    if (program.addresses[i].kind == AddressKind::feed) {
+      if (is_on_device(launch.addresses[i])) {
+        add(copies_in_, static_cast<int>(i));
+      } else {
+        host_feeds_.push_back(static_cast<int>(i));
+      }
+    }
     if (program.addresses[i].kind == AddressKind::output) add(copies_out_, static_cast<int>(i));
   }
   size_t bytes = launch.scalars.size();
@@ -211,6 +223,12 @@ void Replay::launch(const Launch& launch, cudaStream_t stream) {
             "cudaGraphExecKernelNodeSetParams");
     }
   };
+  for (int position : host_feeds_) {
+    auto p = static_cast<size_t>(position);
+    check(cudaMemcpyAsync(addresses_[p], launch.addresses[p], launch.program->addresses[p].bytes,
+                          cudaMemcpyHostToDevice, stream),
+          "cudaMemcpyAsync");
+  }
   update(copies_in_, AddressKind::feed);
   update(copies_out_, AddressKind::output);
   check(cudaGraphLaunch(execution_.get(), stream), "cudaGraphLaunch");
