@@ -1,7 +1,7 @@
 // Compiled training steps on a GPU: milliseconds a step, and the host's share of it. Compare with
 // bench/peers/gpu_spine.py on the same machine.
 //
-//   build/bin/bench_gpu_spine [--json FILE]
+//   build/bin/bench_gpu_spine [--json FILE] [--case TEXT]     (only cases whose name has TEXT in it)
 #include <bonfire/bonfire.h>
 
 #include <algorithm>
@@ -61,7 +61,8 @@ Result measure(Model model, int64_t batch_size, double lr, Device place) {
   constexpr size_t kWarmUp = 20, kSteps = 50, kRounds = 9;
   auto run = [&](size_t steps) {
     Tensor loss;
-    for (size_t i = 0; i < steps; ++i) loss = step(batches[i % batches.size()].image, batches[i % batches.size()].label);
+    for (size_t i = 0; i < steps; ++i)
+      loss = step(batches[i % batches.size()].image, batches[i % batches.size()].label);
     return loss;
   };
   run(kWarmUp).item();
@@ -89,28 +90,33 @@ Result measure(Model model, int64_t batch_size, double lr, Device place) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* json_file = nullptr;
-  for (int i = 1; i + 1 < argc; ++i)
+  std::string json_file, wanted;
+  for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0) json_file = argv[i + 1];
+    if (std::strcmp(argv[i], "--case") == 0) wanted = argv[i + 1];
+  }
   try {
     Device place = parse_device("cuda");
     nlohmann::json report;
     std::printf("%-34s %10s %12s %12s %12s\n", "case", "ms a step", "launch us", "first loss", "last loss");
-    auto print = [&](const std::string& name, const Result& r) {
-      std::printf("%-34s %10.4f %12.1f %12.4f %12.4f\n", name.c_str(), r.step, r.launch * 1e3, r.first_loss, r.last_loss);
+    auto run = [&](const std::string& name, auto&& case_of) {
+      if (name.find(wanted) == std::string::npos) return;
+      manual_seed(1);
+      Result r = case_of();
+      std::printf("%-34s %10.4f %12.1f %12.4f %12.4f\n", name.c_str(), r.step, r.launch * 1e3, r.first_loss,
+                  r.last_loss);
       std::fflush(stdout);
-      report[name] = {{"step_ms", r.step}, {"launch_us", r.launch * 1e3}, {"first_loss", r.first_loss}, {"last_loss", r.last_loss}};
+      report[name] = {
+          {"step_ms", r.step}, {"launch_us", r.launch * 1e3}, {"first_loss", r.first_loss}, {"last_loss", r.last_loss}};
     };
     for (bool amp : {true, false}) {
       passes::current_options().use_amp = amp;
       std::string type = amp ? "bf16" : "f32";
-      manual_seed(1);
-      print("mnist_cnn batch 64 " + type, measure(models::mnist_cnn(), 64, 0.01, place));
-      manual_seed(1);
-      print("resnet18_small batch 256 " + type,
-            measure(models::resnet18_small({.classes = 10, .in_channels = 1}), 256, 0.01, place));
+      run("mnist_cnn batch 64 " + type, [&] { return measure(models::mnist_cnn(), 64, 0.01, place); });
+      run("resnet18_small batch 256 " + type,
+          [&] { return measure(models::resnet18_small({.classes = 10, .in_channels = 1}), 256, 0.01, place); });
     }
-    if (json_file != nullptr) std::ofstream(json_file) << report.dump(1) << "\n";
+    if (!json_file.empty()) std::ofstream(json_file) << report.dump(1) << "\n";
   } catch (const Error& error) {
     std::fprintf(stderr, "bench_gpu_spine: %s\n", error.what());
     return 1;

@@ -19,7 +19,9 @@ constexpr ElementwiseFunction kWhole[] = {ElementwiseFunction::negative, Element
 Expression expression_of(std::span<const ElementwiseFunction> functions, DType dtype) {
   Expression expression{.program = {.inputs = 3, .instructions = {}, .results = {}, .shape = {4, 6, 8}, .types = {}},
                         .inputs = {dtype, dtype, dtype},
-                        .compute = dtype == DType::f64 ? dtype : is_floating(dtype) ? DType::f32 : DType::i64};
+                        .compute = dtype == DType::f64  ? dtype
+                                   : is_floating(dtype) ? DType::f32
+                                                        : DType::i64};
   for (ElementwiseFunction function : functions) {
     ElementwiseInstruction instruction{function};
     for (int operand = 0; operand < arity(function); ++operand) instruction.operand[operand] = operand;
@@ -61,7 +63,8 @@ Expression add_of(const Shape& shape, DType dtype) {
 
 TEST(Walk, ContiguousOperandsBecomeOneAxis) {
   Shape shape{4, 6, 8, 10};
-  Walk walk = plan_walk(add_of(shape, DType::bf16), channels_last(), {shape, shape}, {channels_last(), channels_last()});
+  Walk walk =
+      plan_walk(add_of(shape, DType::bf16), channels_last(), {shape, shape}, {channels_last(), channels_last()});
   EXPECT_EQ(walk.extents, (std::vector<int64_t>{1920}));
   EXPECT_EQ(walk.strides, (std::vector<std::vector<int64_t>>{{1}, {1}}));
   EXPECT_EQ(walk.width, 8);

@@ -71,8 +71,9 @@ void* Arena::require(size_t bytes) {
   if (base_ == 0) reserve();
   if (bytes > mapped_) {
     if (bytes > reserved_)
-      throw_error<DeviceError>("[cuda:{}] a plan needs {} bytes for temporaries, the device has {}; use a smaller batch",
-                               index_, bytes, reserved_);
+      throw_error<DeviceError>(
+          "[cuda:{}] a plan needs {} bytes for temporaries, the device has {}; use a smaller batch", index_, bytes,
+          reserved_);
     size_t size = round_up(bytes - mapped_, granularity_);
     CUmemAllocationProp properties = on_device(index_);
     CUmemGenericAllocationHandle block = 0;

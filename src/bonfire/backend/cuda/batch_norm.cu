@@ -231,8 +231,8 @@ Setup set_up(const KernelRequest& request, size_t x_input) {
   int64_t pixels = 1;
   for (int i = 2; i < shape.rank(); ++i) pixels *= shape[i];
   setup.per_channel = shape[0] * pixels;
-  setup.shape = last || pixels == 1 ? ChannelShape{shape[0] * pixels, shape[1], 1}
-                                    : ChannelShape{shape[0], shape[1], pixels};
+  setup.shape =
+      last || pixels == 1 ? ChannelShape{shape[0] * pixels, shape[1], 1} : ChannelShape{shape[0], shape[1], pixels};
   setup.channel_stride = setup.shape.inner;
   return setup;
 }
@@ -334,8 +334,8 @@ std::vector<Candidate> normalize(const KernelRequest& request) {
         Affine<T> affine{run.input<C>(1), run.input<C>(2), parameter<T>(run, 3, low_weight),
                          parameter<T>(run, 4, low_bias), static_cast<C>(eps)};
         auto go = [&](auto any, auto with) {
-          NormalizeBody<T, any.value, with.value> body{
-              affine, run.input<T>(0), with.value ? run.input<T>(5) : nullptr, run.output<T>(0), activation};
+          NormalizeBody<T, any.value, with.value> body{affine, run.input<T>(0), with.value ? run.input<T>(5) : nullptr,
+                                                       run.output<T>(0), activation};
           run_map_channels<T>(body, setup.shape, plan, stream_of(run));
         };
         bool any = !is_plain_activation(activation);
@@ -375,13 +375,9 @@ std::vector<Candidate> gradient_sums(const KernelRequest& request) {
           affine.bias = parameter<T>(run, 5, low_bias);
         }
         choose_form(activation, residual, [&](auto any, auto before) {
-          GradientSumsBody<T, any.value, before.value> body{affine,
-                                                            run.input<T>(0),
-                                                            run.input<T>(1),
-                                                            residual ? run.input<T>(6) : nullptr,
-                                                            run.output<C>(0),
-                                                            run.output<C>(1),
-                                                            activation};
+          GradientSumsBody<T, any.value, before.value> body{
+              affine,           run.input<T>(0),  run.input<T>(1), residual ? run.input<T>(6) : nullptr,
+              run.output<C>(0), run.output<C>(1), activation};
           run_sum_channels<T>(body, setup.shape, plan, run.workspace, counters, stream_of(run));
         });
       });
@@ -449,15 +445,14 @@ std::vector<Candidate> running(const KernelRequest& request) {
   return list;
 }
 
-const bool registered =
-    register_kernel("batch_norm_statistics", DeviceType::cuda, statistics) &&
-    register_kernel("batch_norm_normalize", DeviceType::cuda, normalize) &&
-    register_kernel("batch_norm_act", DeviceType::cuda, normalize) &&
-    register_kernel("batch_norm_gradient_sums", DeviceType::cuda, gradient_sums) &&
-    register_kernel("batch_norm_act_gradient_sums", DeviceType::cuda, gradient_sums) &&
-    register_kernel("batch_norm_gradient_apply", DeviceType::cuda, gradient_apply) &&
-    register_kernel("batch_norm_act_gradient_apply", DeviceType::cuda, gradient_apply) &&
-    register_kernel("batch_norm_update_running", DeviceType::cuda, running);
+const bool registered = register_kernel("batch_norm_statistics", DeviceType::cuda, statistics) &&
+                        register_kernel("batch_norm_normalize", DeviceType::cuda, normalize) &&
+                        register_kernel("batch_norm_act", DeviceType::cuda, normalize) &&
+                        register_kernel("batch_norm_gradient_sums", DeviceType::cuda, gradient_sums) &&
+                        register_kernel("batch_norm_act_gradient_sums", DeviceType::cuda, gradient_sums) &&
+                        register_kernel("batch_norm_gradient_apply", DeviceType::cuda, gradient_apply) &&
+                        register_kernel("batch_norm_act_gradient_apply", DeviceType::cuda, gradient_apply) &&
+                        register_kernel("batch_norm_update_running", DeviceType::cuda, running);
 
 }  // namespace
 

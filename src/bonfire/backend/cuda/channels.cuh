@@ -33,15 +33,16 @@ constexpr int kMaxLanes = 8;  // packs of 16 bytes side by side: a line of the c
 
 // How a reduction is cut. Made once, when the kernel is built.
 struct ChannelPlan {
-  int width = 1;    // elements of a pack
-  int lanes = 1;    // packs side by side in a block (a power of two); 1 for planes
-  int tiles = 1;    // of channels
-  int chunks = 1;   // of rows, each a block
-  int64_t span = 1; // rows (or planes) of a chunk
+  int width = 1;     // elements of a pack
+  int lanes = 1;     // packs side by side in a block (a power of two); 1 for planes
+  int tiles = 1;     // of channels
+  int chunks = 1;    // of rows, each a block
+  int64_t span = 1;  // rows (or planes) of a chunk
 
   size_t workspace_bytes(int sums, size_t compute_bytes) const {
     size_t per_tile = static_cast<size_t>(lanes) * static_cast<size_t>(width);
-    return static_cast<size_t>(chunks) * static_cast<size_t>(tiles) * per_tile * static_cast<size_t>(sums) * compute_bytes;
+    return static_cast<size_t>(chunks) * static_cast<size_t>(tiles) * per_tile * static_cast<size_t>(sums) *
+           compute_bytes;
   }
 };
 
@@ -189,8 +190,9 @@ template <class T, class Body>
 void run_sum_channels(const Body& body, const ChannelShape& shape, const ChannelPlan& plan, void* workspace,
                       unsigned* counters, cudaStream_t stream) {
   dispatch_width<T>(plan.width, [&](auto width) {
-    sum_channels<width.value><<<dim3(static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.chunks)), kChannelThreads, 0,
-                                stream>>>(body, shape, plan, static_cast<typename Body::C*>(workspace), counters);
+    sum_channels<width.value>
+        <<<dim3(static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.chunks)), kChannelThreads, 0, stream>>>(
+            body, shape, plan, static_cast<typename Body::C*>(workspace), counters);
   });
   check(cudaGetLastError(), "sum_channels");
 }
@@ -198,8 +200,9 @@ void run_sum_channels(const Body& body, const ChannelShape& shape, const Channel
 template <class T, class Body>
 void run_map_channels(const Body& body, const ChannelShape& shape, const ChannelPlan& plan, cudaStream_t stream) {
   dispatch_width<T>(plan.width, [&](auto width) {
-    map_channels<width.value><<<dim3(static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.chunks)), kChannelThreads, 0,
-                                stream>>>(body, shape, plan);
+    map_channels<width.value>
+        <<<dim3(static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.chunks)), kChannelThreads, 0, stream>>>(
+            body, shape, plan);
   });
   check(cudaGetLastError(), "map_channels");
 }

@@ -1,5 +1,5 @@
-// Convolution and its two gradients through cuDNN. Reduced precision runs channels-last, where the tensor cores are; f32
-// keeps the layout in which its images arrive.
+// Convolution and its two gradients through cuDNN. Reduced precision runs channels-last, where the tensor cores are;
+// f32 keeps the layout in which its images arrive.
 #include <map>
 
 #include "bonfire/backend/cuda/candidate.h"
@@ -134,7 +134,8 @@ class ConvolutionKernel final : public Kernel {
 };
 
 Convolution convolution_of(const GraphNode& node, Direction direction) {
-  const Shape &first = node.inputs[0].spec().shape, &second = node.inputs[1].spec().shape, &result = node.outputs[0].shape;
+  const Shape &first = node.inputs[0].spec().shape, &second = node.inputs[1].spec().shape,
+              &result = node.outputs[0].shape;
   Convolution what;
   what.dtype = node.outputs[0].dtype;
   what.stride = node.attributes.ints("stride");
@@ -152,8 +153,8 @@ Convolution convolution_of(const GraphNode& node, Direction direction) {
 std::vector<Layout> layouts_for(const KernelRequest& request) {
   const TensorSpec& spec = request.node.outputs[0];
   bool reduced = spec.dtype == DType::bf16 || spec.dtype == DType::f16;
-  bool arrives_last = request.arriving[0] == channels_last() ||
-                      (request.arriving.size() > 1 && request.arriving[1] == channels_last());
+  bool arrives_last =
+      request.arriving[0] == channels_last() || (request.arriving.size() > 1 && request.arriving[1] == channels_last());
   if (reduced || (spec.dtype == DType::f32 && arrives_last)) return {channels_last(), {}};
   return {Layout{}, channels_last()};
 }
@@ -182,12 +183,11 @@ Candidate candidate_of(const KernelRequest& request, const std::shared_ptr<Cudnn
       candidate.input_layouts[i] = unless_same(node.inputs[i].spec().shape, layout, request.arriving[i]);
   candidate.output_layouts[0] = layout;
   DType bias_type = has_bias ? node.inputs[2].spec().dtype : node.outputs[0].dtype;
-  build_on_device(
-      candidate, request,
-      [=, attributes = node.attributes, result = node.outputs[0]]() -> std::unique_ptr<Kernel> {
-        auto after = make_after(attributes, result, layout, has_bias ? &bias_type : nullptr);
-        return std::make_unique<ConvolutionKernel>(plan, direction, std::move(after));
-      });
+  build_on_device(candidate, request,
+                  [=, attributes = node.attributes, result = node.outputs[0]]() -> std::unique_ptr<Kernel> {
+                    auto after = make_after(attributes, result, layout, has_bias ? &bias_type : nullptr);
+                    return std::make_unique<ConvolutionKernel>(plan, direction, std::move(after));
+                  });
   return candidate;
 }
 
@@ -204,7 +204,8 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   }
   std::vector<Candidate> list;
   for (const Layout& layout : layouts_for(request)) {
-    for (const auto& plan : plans_for(what, direction, layout)) list.push_back(candidate_of(request, plan, direction, layout));
+    for (const auto& plan : plans_for(what, direction, layout))
+      list.push_back(candidate_of(request, plan, direction, layout));
     if (!list.empty()) break;
   }
   return list;

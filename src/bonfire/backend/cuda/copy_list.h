@@ -22,7 +22,7 @@ struct CopyList {
 
   CopyItem items[kItems];
   int32_t item_count = 0;
-  int32_t inline_bytes = 0;     // how many of `inline_data` go to inline_target
+  int32_t inline_bytes = 0;  // how many of `inline_data` go to inline_target
   void* inline_target = nullptr;
   alignas(16) unsigned char inline_data[kInlineBytes];
 };

@@ -138,8 +138,7 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
     if (!heuristics.try_finalize()) continue;
     for (CudnnDescriptor& configuration : heuristics.get_descriptors(
              CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostConfigurations)) {
-      auto engines =
-          configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+      auto engines = configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
       auto notes = engines.at(0).numerical_notes();
       auto noted = [&](cudnnBackendNumericalNote_t note) {
         return std::find(notes.begin(), notes.end(), note) != notes.end();
@@ -154,8 +153,8 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
       if (workspace > kMostWorkspace) continue;
       // The same engine may come with several settings: the place in the list tells them apart.
       int64_t engine = engines[0].get_integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      plans.push_back({fmt::format("cudnn:{} engine {}", plans.size(), engine), std::move(plan),
-                       static_cast<size_t>(workspace)});
+      plans.push_back(
+          {fmt::format("cudnn:{} engine {}", plans.size(), engine), std::move(plan), static_cast<size_t>(workspace)});
       if (plans.size() == most) return plans;
     }
   }

@@ -67,8 +67,8 @@ bool is_whole(const Walk& walk, size_t input) {  // as the result, element by el
 // Code that loads input i for all `width` elements into the array x<i>.
 std::string load_code(const Expression& expression, const Walk& walk, size_t i) {
   std::string storage = storage_name(expression.inputs[i]), number = compute_name(expression.compute);
-  std::string code = fmt::format("  const {0}* p{1} = (const {0}*)p.in[{1}];\n  {2} x{1}[{3}];\n", storage, i, number,
-                                 walk.width);
+  std::string code =
+      fmt::format("  const {0}* p{1} = (const {0}*)p.in[{1}];\n  {2} x{1}[{3}];\n", storage, i, number, walk.width);
   if (is_scalar(walk, i))
     return code + fmt::format("  for (int k = 0; k < {1}; ++k) x{0}[k] = number(p{0}[0]);\n", i, walk.width);
   if (is_whole(walk, i)) {
@@ -80,11 +80,13 @@ std::string load_code(const Expression& expression, const Walk& walk, size_t i) 
   if (walk.strides[i].back() == 0)
     return code + fmt::format("  for (int k = 0; k < {1}; ++k) x{0}[k] = number(p{0}[0]);\n", i, walk.width);
   if (walk.strides[i].back() != 1)
-    return code + fmt::format("  for (int k = 0; k < {1}; ++k) x{0}[k] = number(p{0}[(Index)k * p.stride[{0}][{2}]]);\n", i,
-                              walk.width, walk.extents.size() - 1);
-  return code + fmt::format("  Pack<{0}, {2}> q{1} = *(const Pack<{0}, {2}>*)p{1};\n"
-                            "  for (int k = 0; k < {2}; ++k) x{1}[k] = number(q{1}.item[k]);\n",
-                            storage, i, walk.width);
+    return code +
+           fmt::format("  for (int k = 0; k < {1}; ++k) x{0}[k] = number(p{0}[(Index)k * p.stride[{0}][{2}]]);\n", i,
+                       walk.width, walk.extents.size() - 1);
+  return code + fmt::format(
+                    "  Pack<{0}, {2}> q{1} = *(const Pack<{0}, {2}>*)p{1};\n"
+                    "  for (int k = 0; k < {2}; ++k) x{1}[k] = number(q{1}.item[k]);\n",
+                    storage, i, walk.width);
 }
 
 }  // namespace
@@ -113,8 +115,7 @@ Walk plan_walk(const Expression& expression, const Layout& layout, const std::ve
     int axis = layout.order.rank() == 0 ? step : static_cast<int>(layout.order[step]);
     if (shape[axis] == 1) continue;
     bool merges = !walk.extents.empty();
-    for (size_t i = 0; i < inputs && merges; ++i)
-      merges = walk.strides[i].back() == strides[i][axis] * shape[axis];
+    for (size_t i = 0; i < inputs && merges; ++i) merges = walk.strides[i].back() == strides[i][axis] * shape[axis];
     if (merges) {
       walk.extents.back() *= shape[axis];
       for (size_t i = 0; i < inputs; ++i) walk.strides[i].back() = strides[i][axis];
@@ -152,7 +153,8 @@ std::string generate_source(const Expression& expression, const Walk& walk) {
   code += kPrelude;
   code += fmt::format("typedef {} Index;\n", count < (int64_t{1} << 31) ? "unsigned" : "unsigned long long");
   code += fmt::format(
-      "struct Arguments {{ const void* in[{0}]; void* out[{1}]; unsigned long long count; unsigned long long extent[{2}]; "
+      "struct Arguments {{ const void* in[{0}]; void* out[{1}]; unsigned long long count; unsigned long long "
+      "extent[{2}]; "
       "unsigned long long stride[{0}][{2}]; }};\n",
       std::max<size_t>(inputs, 1), expression.program.results.size(), rank);
   code += fmt::format(
@@ -178,7 +180,8 @@ std::string generate_source(const Expression& expression, const Walk& walk) {
     std::string operands;
     for (int i = 0; i < arity(instruction.function); ++i)
       operands += fmt::format("{}v{}", operands.empty() ? "" : ", ", instruction.operand[i]);
-    code += fmt::format("    {0} v{1} = fn::{2}<{0}>::call({3});\n", type, value++, name_of(instruction.function), operands);
+    code += fmt::format("    {0} v{1} = fn::{2}<{0}>::call({3});\n", type, value++, name_of(instruction.function),
+                        operands);
   }
   for (size_t o = 0; o < expression.program.results.size(); ++o)
     code += fmt::format("    put(y{}.item[k], v{});\n", o, inputs + static_cast<size_t>(expression.program.results[o]));
@@ -251,7 +254,9 @@ std::unique_ptr<Kernel> make_bias_act_kernel(const BiasAct& what) {
   }
   ElementwiseProgram& program = expression.program;
   program.inputs = static_cast<int>(expression.inputs.size());
-  auto newest = [&] { return program.instructions.empty() ? 0 : program.inputs + static_cast<int>(program.instructions.size()) - 1; };
+  auto newest = [&] {
+    return program.instructions.empty() ? 0 : program.inputs + static_cast<int>(program.instructions.size()) - 1;
+  };
   for (int input = 1; input < program.inputs; ++input)
     program.instructions.push_back({ElementwiseFunction::add, {newest(), input, -1}});
   if (what.activation >= 0)

@@ -38,8 +38,8 @@ std::string generate_source(const Expression& expression, const Walk& walk);
 // Compiled when made.
 std::unique_ptr<Kernel> make_expression_kernel(const Expression& expression, const Walk& walk);
 
-// activation(y + bias + residual), in place: what follows a product or convolution whose library has no epilogue for it.
-// Its inputs are y and then those of bias and residual that there are.
+// activation(y + bias + residual), in place: what follows a product or convolution whose library has no epilogue for
+// it. Its inputs are y and then those of bias and residual that there are.
 struct BiasAct {
   Shape shape;  // of y
   DType dtype = DType::f32;

@@ -217,8 +217,8 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   product.stride_a = batches.stride_a;
   product.stride_b = batches.stride_b;
   product.stride_c = product.m * product.n;
-  bool library_epilogue = c.dtype != DType::f64 && in_epilogue(activation) &&
-                          (!has_bias || node.inputs[2].spec().dtype == c.dtype);
+  bool library_epilogue =
+      c.dtype != DType::f64 && in_epilogue(activation) && (!has_bias || node.inputs[2].spec().dtype == c.dtype);
   if (library_epilogue) {
     product.bias = has_bias;
     product.activation = activation;

@@ -48,7 +48,8 @@ void* CachingMemory::allocate(size_t bytes) {
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     throw_error<DeviceError>(
-        "[cuda:{}] out of memory: {:.1f} MiB were asked for, {:.1f} of {:.1f} MiB are free and tensors hold {:.1f} MiB; use "
+        "[cuda:{}] out of memory: {:.1f} MiB were asked for, {:.1f} of {:.1f} MiB are free and tensors hold {:.1f} "
+        "MiB; use "
         "a smaller batch or bf16",
         index_, static_cast<double>(size) / kMiB, static_cast<double>(free) / kMiB, static_cast<double>(total) / kMiB,
         static_cast<double>(in_use_) / kMiB);

@@ -51,7 +51,7 @@ class Arena {
   void reserve();
 
   int index_;
-  unsigned long long base_ = 0;  // a CUdeviceptr
+  unsigned long long base_ = 0;                         // a CUdeviceptr
   size_t reserved_ = 0, mapped_ = 0, granularity_ = 0;  // bytes
 };
 

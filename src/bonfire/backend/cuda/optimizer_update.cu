@@ -13,9 +13,9 @@ namespace bonfire::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlock = 4096;         // elements of a block
-constexpr int kTensors = 192;        // of one launch: the argument must stay under 32 KiB
-constexpr size_t kNumbers = 5;       // inputs before the step: lr, weight_decay, first, second, eps
+constexpr int kBlock = 4096;    // elements of a block
+constexpr int kTensors = 192;   // of one launch: the argument must stay under 32 KiB
+constexpr size_t kNumbers = 5;  // inputs before the step: lr, weight_decay, first, second, eps
 constexpr int kMostStates = 2;
 
 // A run of tensors and the blocks they are cut into.
@@ -52,8 +52,8 @@ struct Tensors {
 struct Numbers {
   const double* number[kNumbers];
   const int64_t* step;
-  int64_t* new_step;    // null: another launch of the node writes it
-  unsigned* counter;    // of blocks that are done
+  int64_t* new_step;  // null: another launch of the node writes it
+  unsigned* counter;  // of blocks that are done
 };
 
 template <class Acc>
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kThreads) add_up(const __grid_constant__ Cut c
   int tensor = static_cast<int>(blockIdx.x);
   for (int which = 0; which < 2; ++which) {
     double sum = 0;
-    for (int b = cut.first_block[tensor] + static_cast<int>(threadIdx.x); b < cut.first_block[tensor + 1]; b += kThreads)
+    for (int b = cut.first_block[tensor] + static_cast<int>(threadIdx.x); b < cut.first_block[tensor + 1];
+         b += kThreads)
       sum += sums[2 * b + which];
     sum = sum_block(sum);
     if (threadIdx.x == 0) norms[2 * tensor + which] = ::sqrt(sum);
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(kThreads) add_up(const __grid_constant__ Cut c
 }
 
 template <class T, OptimizerRule rule, bool nesterov>
-__global__ void __launch_bounds__(kThreads) sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t,
-                                                  Numbers numbers, const double* norms) {
+__global__ void __launch_bounds__(kThreads)
+    sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, const double* norms) {
   using Acc = Compute<T>;
   constexpr int kStates = state_count(rule), kWidth = 4;
   OptimizerStep<Acc> s = shared_step<Acc>(numbers);

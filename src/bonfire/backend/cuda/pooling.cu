@@ -137,9 +137,12 @@ struct Span {
     return adaptive ? ((i + 1) * extent + windows - 1) / windows : min(i * stride - pad + kernel, extent);
   }
   __device__ int divisor(int i) const {
-    return adaptive || !count_pad ? end(i) - begin(i) : min(i * stride - pad + kernel, extent + pad) - (i * stride - pad);
+    return adaptive || !count_pad ? end(i) - begin(i)
+                                  : min(i * stride - pad + kernel, extent + pad) - (i * stride - pad);
   }
-  __device__ int first(int at) const { return adaptive ? at * windows / extent : first_window(at, kernel, stride, pad); }
+  __device__ int first(int at) const {
+    return adaptive ? at * windows / extent : first_window(at, kernel, stride, pad);
+  }
   __device__ int last(int at) const {
     return adaptive ? ((at + 1) * windows + extent - 1) / extent - 1 : last_window(at, stride, pad, windows);
   }
@@ -192,9 +195,9 @@ __global__ void __launch_bounds__(kThreads)
 // --- hosts ---------------------------------------------------------------------------------------------------------
 
 struct Setup {
-  Image in, out;     // x's and y's
-  Layout layout;     // of everything
-  int pack = 1;      // channels of a thread
+  Image in, out;  // x's and y's
+  Layout layout;  // of everything
+  int pack = 1;   // channels of a thread
   uint32_t packs_in = 0, packs_out = 0;
   DType dtype = DType::f32;
 };
@@ -238,8 +241,8 @@ std::vector<Candidate> image_candidate(const KernelRequest& request, const Setup
 
 Window window_of(const Attributes& a) {
   auto number = [&](const char* name, size_t i) { return static_cast<int>(a.list(name)[i]); };
-  return {number("kernel", 0),  number("kernel", 1),  number("stride", 0),
-          number("stride", 1),  number("padding", 0), number("padding", 1)};
+  return {number("kernel", 0), number("kernel", 1),  number("stride", 0),
+          number("stride", 1), number("padding", 0), number("padding", 1)};
 }
 
 std::vector<Candidate> max_pool_forward(const KernelRequest& request) {
@@ -262,7 +265,8 @@ std::vector<Candidate> max_pool_backward(const KernelRequest& request) {
   return image_candidate(request, setup, setup.packs_in, [=](auto tag, auto width, const Run& run) {
     using T = typename decltype(tag)::type;
     max_pool_gradient<T, width.value><<<blocks_for(setup.packs_in, kThreads), kThreads, 0, stream_of(run)>>>(
-        setup.in, setup.out, window, setup.packs_in, run.input<T>(0), run.input<T>(1), run.input<T>(2), run.output<T>(0));
+        setup.in, setup.out, window, setup.packs_in, run.input<T>(0), run.input<T>(1), run.input<T>(2),
+        run.output<T>(0));
   });
 }
 
@@ -284,7 +288,8 @@ std::vector<Candidate> average_forward(const KernelRequest& request) {
   const TensorSpec &x = request.node.inputs[0].spec(), &y = request.node.outputs[0];
   if (!has_kernels(x.dtype)) return {};
   Setup setup = set_up(x.shape, y.shape, x.dtype, request.arriving[0], x.shape);
-  Span rows = span_of(request.node, 0, x.shape[2], y.shape[2]), columns = span_of(request.node, 1, x.shape[3], y.shape[3]);
+  Span rows = span_of(request.node, 0, x.shape[2], y.shape[2]),
+       columns = span_of(request.node, 1, x.shape[3], y.shape[3]);
   return image_candidate(request, setup, setup.packs_out, [=](auto tag, auto width, const Run& run) {
     using T = typename decltype(tag)::type;
     average<T, width.value><<<blocks_for(setup.packs_out, kThreads), kThreads, 0, stream_of(run)>>>(

@@ -48,8 +48,8 @@ void EventCompletion::finish(cudaError_t status) {
     const auto& steps = launch_.program->steps;
     failure_ = std::make_exception_ptr(DeviceError(fmt::format(
         "[{}] a step of {} kernels ({} ... {}) failed on the device: {}; set BONFIRE_CHECK_NUMBERS=1 to find the op",
-        to_string(device), steps.size(), steps.empty() ? "" : steps.front().label, steps.empty() ? "" : steps.back().label,
-        cudaGetErrorString(status))));
+        to_string(device), steps.size(), steps.empty() ? "" : steps.front().label,
+        steps.empty() ? "" : steps.back().label, cudaGetErrorString(status))));
   }
   dropped = std::move(launch_);
 }

@@ -48,7 +48,7 @@ class CudaQueue final : public Queue {
     std::unique_ptr<Replay> replay;
   };
 
-  void make_room();                     // until fewer than two launches are in flight
+  void make_room();  // until fewer than two launches are in flight
   void wait_for_others(const Launch& launch);
   void enqueue(const Launch& launch);
   void run_directly(Known& known, const Launch& launch);

@@ -74,7 +74,8 @@ __device__ inline Running<C> combine(const Running<C>& a, const Running<C>& b, K
 template <class C>
 __device__ inline Running<C> combine_warp(Running<C> own, Kind kind) {
   for (int distance = 16; distance > 0; distance /= 2) {
-    Running<C> other{__shfl_xor_sync(0xffffffffU, own.value, distance), __shfl_xor_sync(0xffffffffU, own.index, distance)};
+    Running<C> other{__shfl_xor_sync(0xffffffffU, own.value, distance),
+                     __shfl_xor_sync(0xffffffffU, own.index, distance)};
     // The lower lane's goes first, so that both lanes get the same bits.
     own = (threadIdx.x & distance) == 0 ? combine(own, other, kind) : combine(other, own, kind);
   }
@@ -83,8 +84,7 @@ __device__ inline Running<C> combine_warp(Running<C> own, Kind kind) {
 
 // `group` threads (32 or 256) for each result.
 template <class T, class Out>
-__global__ void __launch_bounds__(kThreads)
-    reduce(Axes axes, Kind kind, int group, const T* x, Out* y) {
+__global__ void __launch_bounds__(kThreads) reduce(Axes axes, Kind kind, int group, const T* x, Out* y) {
   using C = typename ReduceTypes<T>::C;
   __shared__ Running<C> shared[kThreads / 32];
   int64_t result = static_cast<int64_t>(blockIdx.x) * (kThreads / group) + threadIdx.x / group;
@@ -225,7 +225,8 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   candidate.name = "columns";
   ChannelShape shape{axes.terms, axes.results, 1};
   int device = request.node.device().index;
-  int width = dispatch_floating(x.dtype, [&](auto tag) { return pack_width<typename decltype(tag)::type>(shape.channels); });
+  int width =
+      dispatch_floating(x.dtype, [&](auto tag) { return pack_width<typename decltype(tag)::type>(shape.channels); });
   ChannelPlan plan = plan_channels(shape, width, traits_of(device).multiprocessors, 2);
   candidate.workspace_bytes = plan.workspace_bytes(1, x.dtype == DType::f64 ? 8 : 4);
   build_on_device(candidate, request, [=, dtype = x.dtype] {

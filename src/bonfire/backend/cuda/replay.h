@@ -54,7 +54,7 @@ class Replay {
   std::byte* scalars_ = nullptr;  // the block of numbers, in the slots
   std::vector<void*> addresses_;  // what the graph uses: fixed ones, and slots
   std::vector<void*> fixed_;      // the launch's addresses where they must stay, else null
-  std::vector<int> host_feeds_;  // addresses of feeds that lie in host memory: copied ahead of the graph
+  std::vector<int> host_feeds_;   // addresses of feeds that lie in host memory: copied ahead of the graph
   std::vector<CopyNode> copies_in_, copies_out_;
   GraphHandle graph_;  // its nodes name what launch() changes in the execution
   GraphExecution execution_;

@@ -51,7 +51,7 @@ class DeviceScope {
 };
 
 struct DeviceTraits {
-  int architecture = 0;     // 90 for compute capability 9.0
+  int architecture = 0;  // 90 for compute capability 9.0
   int multiprocessors = 0;
   size_t shared_bytes = 0;  // the most that one block can ask for
   size_t memory_bytes = 0;

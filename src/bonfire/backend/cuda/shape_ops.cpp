@@ -24,8 +24,8 @@ std::vector<Candidate> reorder(const KernelRequest& request) {
   Layout from{a.ints("from_order"), static_cast<int16_t>(a.integer("from_block"))};
   Layout to{a.ints("to_order"), static_cast<int16_t>(a.integer("to_block"))};
   const Shape& shape = output_shape(request);
-  std::vector<Candidate> list = copying(
-      request, {shape, strides_of(shape, from), strides_of(shape, to), 0, 0, element_bytes(request)});
+  std::vector<Candidate> list =
+      copying(request, {shape, strides_of(shape, from), strides_of(shape, to), 0, 0, element_bytes(request)});
   list[0].input_layouts[0] = from;
   list[0].output_layouts[0] = to;
   return list;
@@ -101,7 +101,8 @@ std::vector<Candidate> pad(const KernelRequest& request) {
 }
 
 // Copies between a whole tensor and parts that lie one after the other along an axis of it.
-std::vector<StridedCopy> part_copies(const Shape& whole, std::span<const Shape> parts, int axis, bool split, size_t bytes) {
+std::vector<StridedCopy> part_copies(const Shape& whole, std::span<const Shape> parts, int axis, bool split,
+                                     size_t bytes) {
   std::vector<StridedCopy> copies;
   Shape strides = row_major_strides(whole);
   int64_t begin = 0;
@@ -142,7 +143,8 @@ std::vector<Candidate> split(const KernelRequest& request) {
 std::vector<Candidate> copy_to_device(const KernelRequest& request) {
   std::vector<Candidate> list = one_candidate(request, [bytes = request.node.outputs[0].bytes()](const Run& run) {
     if (bytes > 0)
-      check(cudaMemcpyAsync(run.outputs[0], run.inputs[0], bytes, cudaMemcpyDefault, stream_of(run)), "cudaMemcpyAsync");
+      check(cudaMemcpyAsync(run.outputs[0], run.inputs[0], bytes, cudaMemcpyDefault, stream_of(run)),
+            "cudaMemcpyAsync");
   });
   if (request.arriving[0].block == 0) list[0].input_layouts[0] = list[0].output_layouts[0] = request.arriving[0];
   return list;
@@ -157,11 +159,12 @@ std::vector<Candidate> constant(const KernelRequest& request) {
 }
 
 const bool registered =
-    register_kernel("reorder", DeviceType::cuda, reorder) && register_kernel("copy", DeviceType::cuda, copy) && register_kernel("random_key", DeviceType::cuda, copy) &&
-    register_kernel("permute", DeviceType::cuda, permute) &&
-    register_kernel("broadcast_to", DeviceType::cuda, broadcast_to) && register_kernel("slice", DeviceType::cuda, slice) &&
-    register_kernel("pad", DeviceType::cuda, pad) && register_kernel("concat", DeviceType::cuda, concat) &&
-    register_kernel("split", DeviceType::cuda, split) && register_kernel("constant", DeviceType::cuda, constant) &&
+    register_kernel("reorder", DeviceType::cuda, reorder) && register_kernel("copy", DeviceType::cuda, copy) &&
+    register_kernel("random_key", DeviceType::cuda, copy) && register_kernel("permute", DeviceType::cuda, permute) &&
+    register_kernel("broadcast_to", DeviceType::cuda, broadcast_to) &&
+    register_kernel("slice", DeviceType::cuda, slice) && register_kernel("pad", DeviceType::cuda, pad) &&
+    register_kernel("concat", DeviceType::cuda, concat) && register_kernel("split", DeviceType::cuda, split) &&
+    register_kernel("constant", DeviceType::cuda, constant) &&
     register_kernel("copy_to_device", DeviceType::cuda, copy_to_device);
 
 }  // namespace

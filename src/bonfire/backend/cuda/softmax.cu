@@ -1,8 +1,8 @@
 // Softmax, its logarithm, and cross-entropy: x [outer, classes, inner], one row of classes for each (outer, inner). A
 // warp takes a row; in rows that lie apart (inner > 1) neighbouring threads take neighbouring rows.
 #include "bonfire/backend/cuda/candidate.h"
-#include "bonfire/backend/cuda/counters.h"
 #include "bonfire/backend/cuda/channels.cuh"
+#include "bonfire/backend/cuda/counters.h"
 
 namespace bonfire::cuda {
 
@@ -119,8 +119,8 @@ struct CrossEntropy {
 
 // The loss of each row (to `losses`), log Σ exp, and by the last block the sum over the rows.
 template <class T>
-__global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy<T> p, Compute<T>* losses, T* loss, Compute<T>* log_sums,
-                                                          int64_t* count, unsigned* counter) {
+__global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy<T> p, Compute<T>* losses, T* loss,
+                                                          Compute<T>* log_sums, int64_t* count, unsigned* counter) {
   using C = Compute<T>;
   RowThreads own = row_threads(p.rows);
   if (own.row < p.rows.count()) {
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(CrossEntropy<T> p, Com
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_gradient(CrossEntropy<T> p, const T* dloss, const Compute<T>* log_sums,
-                                                                   const int64_t* count, T* dx) {
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_gradient(CrossEntropy<T> p, const T* dloss, const Compute<T>* log_sums, const int64_t* count, T* dx) {
   using C = Compute<T>;
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= p.rows.count() * p.rows.classes) return;
@@ -220,8 +220,8 @@ std::vector<Candidate> backward(const KernelRequest& request) {
     if (rows.count() * rows.classes == 0) return;
     dispatch_floating(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      softmax_gradient<T, kLog><<<blocks_of(rows), kThreads, 0, stream_of(run)>>>(rows, run.input<T>(0), run.input<T>(1),
-                                                                                  run.output<T>(0));
+      softmax_gradient<T, kLog>
+          <<<blocks_of(rows), kThreads, 0, stream_of(run)>>>(rows, run.input<T>(0), run.input<T>(1), run.output<T>(0));
     });
     check(cudaGetLastError(), "softmax_gradient");
   });
@@ -249,8 +249,8 @@ struct LossSetup {
 
 LossSetup loss_setup(const GraphNode& node, size_t logits) {
   const TensorSpec& x = node.inputs[logits].spec();
-  return {rows_of(x.shape, 1), x.dtype, node.attributes.number("label_smoothing"), node.attributes.integer("ignore_index"),
-          static_cast<Reduction>(node.attributes.integer("reduction"))};
+  return {rows_of(x.shape, 1), x.dtype, node.attributes.number("label_smoothing"),
+          node.attributes.integer("ignore_index"), static_cast<Reduction>(node.attributes.integer("reduction"))};
 }
 
 std::vector<Candidate> loss_forward(const KernelRequest& request) {

@@ -10,8 +10,8 @@ namespace bonfire::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 32;      // elements, each way
-constexpr int kTileRows = 8;   // threads that share a column of a tile
+constexpr int kTile = 32;     // elements, each way
+constexpr int kTileRows = 8;  // threads that share a column of a tile
 
 struct Axes {
   int rank;
@@ -118,9 +118,11 @@ void run_typed(const StridedCopy& copy, const T* source, T* target, cudaStream_t
     int64_t tiles = (a + kTile - 1) / kTile * ((b + kTile - 1) / kTile) * (count / (a * b));
     transpose_tiles<<<static_cast<unsigned>(tiles), dim3(kTile, kTileRows), 0, stream>>>(axes, source, target);
   } else if (count < (int64_t{1} << 31)) {
-    copy_elements<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(axes, static_cast<uint32_t>(count), source, target);
+    copy_elements<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(axes, static_cast<uint32_t>(count), source,
+                                                                        target);
   } else {
-    copy_elements<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(axes, static_cast<uint64_t>(count), source, target);
+    copy_elements<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(axes, static_cast<uint64_t>(count), source,
+                                                                        target);
   }
 }
 

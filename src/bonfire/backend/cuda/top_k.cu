@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Whether (a, i) comes before (b, j): larger first, NaN first of all, then the smaller index. An index of -1 is nothing.
+// Whether (a, i) comes before (b, j): larger first, NaN first of all, then the smaller index. An index of -1 is
+// nothing.
 template <class C>
 __device__ inline bool before(C a, int64_t i, C b, int64_t j) {
   if (i < 0 || j < 0) return i >= 0;
