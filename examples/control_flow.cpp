@@ -24,13 +24,13 @@ class Net : public nn::Callable<Net> {
   };
 
   Result forward(const Tensor& x) const {
-    Tensor state = tanh(first(x));
+    Tensor state = tanh(first_(x));
     int depth = 1;
     while (depth < 4 && is_large(state)) {
-      state = tanh(middle(state) * 0.9);
+      state = tanh(middle_(state) * 0.9);
       ++depth;
     }
-    return {last(state), depth};
+    return {last_(state), depth};
   }
 
  private:
@@ -41,9 +41,9 @@ class Net : public nn::Callable<Net> {
     return answer;
   }
 
-  nn::Linear first = register_module("first", nn::Linear({.in = 4, .out = 16}));
-  nn::Linear middle = register_module("middle", nn::Linear({.in = 16, .out = 16}));
-  nn::Linear last = register_module("last", nn::Linear({.in = 16, .out = 1}));
+  nn::Linear first_ = register_module("first", nn::Linear({.in = 4, .out = 16}));
+  nn::Linear middle_ = register_module("middle", nn::Linear({.in = 16, .out = 16}));
+  nn::Linear last_ = register_module("last", nn::Linear({.in = 16, .out = 1}));
 };
 
 int main() {

@@ -23,7 +23,7 @@ const Op& softsign_op = register_op({.name = "softsign", .infer = infer_softsign
 Tensor softsign(const Tensor& x) { return trace_op(softsign_op, {x}); }
 
 // 2. How the CPU computes it.
-const bool on_cpu = register_kernel("softsign", DeviceType::cpu, [](const KernelRequest& request) {
+const bool kOnCpu = register_kernel("softsign", DeviceType::cpu, [](const KernelRequest& request) {
   return one_candidate(request, [count = request.node.outputs[0].shape.count()](const Run& run) {
     const float* x = run.input<float>(0);
     float* y = run.output<float>();

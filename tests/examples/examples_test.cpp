@@ -1,5 +1,6 @@
 // Runs the example programs as a user would, on small data that the tests write.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <zlib.h>
@@ -79,12 +80,11 @@ TEST(Examples, MnistLearnsAndItsParametersComeBack) {
   ScratchFolder folder;
   write_split(folder.path(), "train", 1600);
   write_split(folder.path(), "t10k", 200);
-  std::string place =
-      "--place cpu --data " + folder.path().string() + " --output " + (folder / "mnist.safetensors").string();
-  for (std::string flags :
+  for (const char* flags :
        {"--optimizer sgd --lr 0.05", "--optimizer momentum --amp", "--optimizer adagrad", "--optimizer adam"}) {
     SCOPED_TRACE(flags);
-    Ended ended = run("mnist", place + " --epochs 1 --batch_size 8 " + flags);
+    Ended ended = run("mnist", fmt::format("--place cpu --data {} --output {} --epochs 1 --batch_size 8 {}",
+                                           folder.path().string(), (folder / "mnist.safetensors").string(), flags));
     ASSERT_EQ(ended.status, 0) << ended.output;
     EXPECT_EQ(matches(ended.output, "(epoch: 0, batch: 200, loss is: [0-9.]+)\n").size(), 1U) << ended.output;
     std::vector<std::string> accuracies = matches(ended.output, "test accuracy: ([0-9.]+)\n");

@@ -26,15 +26,15 @@ class TanhNet : public nn::Callable<TanhNet> {
  public:
   TanhNet() : Callable("TanhNet") {}
   Tensor forward(const Tensor& x) const {
-    Tensor y = avg_pool2d(tanh(conv1(x)), {.kernel = {2}});
-    y = avg_pool2d(tanh(conv2(y)), {.kernel = {2}});
-    return fc(flatten(y, 1));
+    Tensor y = avg_pool2d(tanh(conv1_(x)), {.kernel = {2}});
+    y = avg_pool2d(tanh(conv2_(y)), {.kernel = {2}});
+    return fc_(flatten(y, 1));
   }
 
  private:
-  nn::Conv2d conv1 = register_module("conv1", nn::Conv2d({.in = 1, .out = 8, .kernel = {3}, .padding = {1}}));
-  nn::Conv2d conv2 = register_module("conv2", nn::Conv2d({.in = 8, .out = 16, .kernel = {3}, .padding = {1}}));
-  nn::Linear fc = register_module("fc", nn::Linear({.in = 16 * 7 * 7, .out = 10}));
+  nn::Conv2d conv1_ = register_module("conv1", nn::Conv2d({.in = 1, .out = 8, .kernel = {3}, .padding = {1}}));
+  nn::Conv2d conv2_ = register_module("conv2", nn::Conv2d({.in = 8, .out = 16, .kernel = {3}, .padding = {1}}));
+  nn::Linear fc_ = register_module("fc", nn::Linear({.in = 16 * 7 * 7, .out = 10}));
 };
 
 Model make_model(const golden::Model& expected) {
@@ -123,50 +123,50 @@ void expect_relative(double value, double expected, double tolerance, const std:
 
 class Golden : public ::testing::TestWithParam<const char*> {
  protected:
-  golden::Model expected = golden::load_model(GetParam());
+  golden::Model expected_ = golden::load_model(GetParam());
 };
 
 TEST_P(Golden, TrainsAsInPyTorch) {
-  Training training(expected);
+  Training training(expected_);
   std::vector<double> losses = training.run([&](const std::vector<Tensor>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i)
-      expect_relative(norm_of(outputs[i]), expected.outputs[i].norm.f64, 1e-5, expected.outputs[i].name);
+      expect_relative(norm_of(outputs[i]), expected_.outputs[i].norm.f64, 1e-5, expected_.outputs[i].name);
     double largest = 0;
-    for (const golden::Parameter& parameter : expected.parameters) largest = std::max(largest, parameter.gradient.f64);
-    for (const golden::Parameter& parameter : expected.parameters) {
+    for (const golden::Parameter& parameter : expected_.parameters) largest = std::max(largest, parameter.gradient.f64);
+    for (const golden::Parameter& parameter : expected_.parameters) {
       // Some gradients are nothing but rounding: those of a bias that a batch norm takes away again.
       double tolerance = 1e-4 * parameter.gradient.f64 + 1e-6 * largest;
       EXPECT_NEAR(norm_of(training.variable(parameter.name).grad()), parameter.gradient.f64, tolerance)
           << parameter.name;
     }
   });
-  expect_relative(losses[0], expected.losses_f64[0], 1e-5, "loss of the first step");
+  expect_relative(losses[0], expected_.losses_f64[0], 1e-5, "loss of the first step");
   for (size_t step = 1; step < losses.size(); ++step)
-    expect_relative(losses[step], expected.losses_f64[step], 1e-4, "loss of step " + std::to_string(step));
+    expect_relative(losses[step], expected_.losses_f64[step], 1e-4, "loss of step " + std::to_string(step));
 
   size_t compared = 0;
-  for (const golden::Buffer& buffer : expected.buffers)
+  for (const golden::Buffer& buffer : expected_.buffers)
     for (const auto& [name, variable] : training.model().named_buffers())
       if (name == buffer.name) {
         expect_relative(norm_of(variable), buffer.norm.f64, 1e-4, name);
         ++compared;
       }
-  EXPECT_EQ(compared, expected.buffers.size());
+  EXPECT_EQ(compared, expected_.buffers.size());
 
   training.model().eval();
   NoGrad no_grad;
   auto next = static_cast<int64_t>(losses.size());
-  expect_relative(training.loss(training.outputs(next), next).item(), expected.eval_loss_f64, 1e-4, "loss of eval");
+  expect_relative(training.loss(training.outputs(next), next).item(), expected_.eval_loss_f64, 1e-4, "loss of eval");
 }
 
 TEST_P(Golden, MixedPrecisionHasNearlyTheSameLosses) {
   passes::current_options().use_amp = true;
-  std::vector<double> losses = Training(expected).run([](const std::vector<Tensor>&) {});
+  std::vector<double> losses = Training(expected_).run([](const std::vector<Tensor>&) {});
   passes::current_options().use_amp = false;
   double farthest = 0;
   for (size_t step = 0; step < losses.size(); ++step) {
-    expect_relative(losses[step], expected.losses_f64[step], 2e-2, "loss of step " + std::to_string(step));
-    farthest = std::max(farthest, std::fabs(losses[step] / expected.losses_f64[step] - 1));
+    expect_relative(losses[step], expected_.losses_f64[step], 2e-2, "loss of step " + std::to_string(step));
+    farthest = std::max(farthest, std::fabs(losses[step] / expected_.losses_f64[step] - 1));
   }
   EXPECT_GT(farthest, 1e-5) << "nothing was computed in bf16";
 }

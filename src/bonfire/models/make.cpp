@@ -49,9 +49,9 @@ struct Entry {
   Model (*make)(const ModelOptions&);
 };
 
-template <class Options, auto function>
+template <class Options, auto Function>
 Model make_with(const ModelOptions& given) {
-  return erased(function(filled<Options>(given)));
+  return erased(Function(filled<Options>(given)));
 }
 
 constexpr Entry kModels[] = {

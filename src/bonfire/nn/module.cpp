@@ -132,7 +132,7 @@ void Module::add_child(const std::string& name, const Module& module) {
   check_name(name);
   // Variables are called by their path, for messages. One that is tied keeps the path of its first place.
   for (const auto& [path, variable] : module.state_dict())
-    if (variable.name() == path) variable.state().name = name + "." + path;
+    if (variable.name() == path) variable.state().name.insert(0, name + ".");
   state_->children.emplace_back(name, module).second.name_ = name;
 }
 

@@ -5,11 +5,11 @@
 //   class Net : public nn::Callable<Net> {
 //    public:
 //     Net() : Callable("Net") {}
-//     Tensor forward(const Tensor& x) const { return fc(flatten(relu(conv(x)), 1)); }
+//     Tensor forward(const Tensor& x) const { return fc_(flatten(relu(conv_(x)), 1)); }
 //
 //    private:
-//     nn::Conv2d conv = register_module("conv", nn::Conv2d({.in = 1, .out = 20, .kernel = {5}}));
-//     nn::Linear fc = register_module("fc", nn::Linear({.in = 20 * 24 * 24, .out = 10}));
+//     nn::Conv2d conv_ = register_module("conv", nn::Conv2d({.in = 1, .out = 20, .kernel = {5}}));
+//     nn::Linear fc_ = register_module("fc", nn::Linear({.in = 20 * 24 * 24, .out = 10}));
 //   };
 //
 //   Net net;
