@@ -104,16 +104,21 @@ Axes axes_of(const StridedCopy& copy) {
   return axes;
 }
 
+// `axis` moved to the place before the last.
+StridedCopy with_second_last(const StridedCopy& copy, int axis) {
+  StridedCopy moved = copy;
+  for (int i = axis; i + 2 < copy.extents.rank(); ++i) {
+    for (Shape* shape : {&moved.extents, &moved.read, &moved.write}) std::swap((*shape)[i], (*shape)[i + 1]);
+  }
+  return moved;
+}
+
 template <class T>
 void run_typed(const StridedCopy& copy, const T* source, T* target, cudaStream_t stream) {
   int64_t count = copy.extents.count();
   Axes axes = axes_of(copy);
   if (int axis = transposed_axis(copy); axis >= 0) {
-    for (int i = axis; i + 2 < axes.rank; ++i) {
-      std::swap(axes.extent[i], axes.extent[i + 1]);
-      std::swap(axes.read[i], axes.read[i + 1]);
-      std::swap(axes.write[i], axes.write[i + 1]);
-    }
+    axes = axes_of(with_second_last(copy, axis));
     int64_t a = axes.extent[axes.rank - 2], b = axes.extent[axes.rank - 1];
     int64_t tiles = (a + kTile - 1) / kTile * ((b + kTile - 1) / kTile) * (count / (a * b));
     transpose_tiles<<<static_cast<unsigned>(tiles), dim3(kTile, kTileRows), 0, stream>>>(axes, source, target);
