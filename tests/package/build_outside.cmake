@@ -3,7 +3,8 @@ file(REMOVE_RECURSE ${work})
 set(strict COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${work}/prefix ${strict})
 # The sources are copied so that no header of the tree is near.
-file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/outside.cpp DESTINATION ${work}/source)
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/../../examples/custom_op.cpp
+     DESTINATION ${work}/source)
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G ${generator}
                         -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_PREFIX_PATH=${work}/prefix
                         -D CMAKE_BUILD_TYPE=Release ${strict})
