@@ -34,6 +34,8 @@ NodeOutput::NodeOutput(NodeOutput&& other) noexcept
       buffer(std::move(other.buffer)),
       ready(std::move(other.ready)) {}
 
+Node::Node() = default;
+
 void* Node::operator new(size_t bytes) {
   if (!FreeList::closed) {
     std::vector<void*>& blocks = free_list().blocks;

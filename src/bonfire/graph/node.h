@@ -43,8 +43,11 @@ struct NodeOutput {
   NodeOutput(NodeOutput&& other) noexcept;
 };
 
+using NodeInputs = base::InlineVector<Value, 3>;
+
 class Node : public base::RefCounted<Node> {
  public:
+  Node();  // not defaulted here: `new Node()` would first fill half a kilobyte with zeros
   static void destroy(Node* node) noexcept;  // iterative: a long history must not overflow the stack
   static void* operator new(size_t bytes);   // from a per-thread list of freed nodes
   static void operator delete(void* memory) noexcept;
@@ -54,7 +57,7 @@ class Node : public base::RefCounted<Node> {
 
   const Op* op = nullptr;  // of a leaf: null
   Attributes attributes;
-  base::InlineVector<Value, 3> inputs;
+  NodeInputs inputs;
   base::InlineVector<NodeOutput, 1> outputs;
   const std::string* path = nullptr;  // module path, interned
 

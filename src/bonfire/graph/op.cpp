@@ -42,14 +42,14 @@ void run_and_check(const NodePtr& node) {
 }
 
 NodePtr append_checked(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
-  base::InlineVector<Value, 4> values;
+  NodeInputs values;
   values.reserve(inputs.size());
   for (const Tensor& input : inputs) {
     if (!input.defined()) throw_error<GraphError>("[{}] input {} is an undefined tensor", op.name, values.size());
     values.push_back(input.value());
   }
   Trace& trace = Trace::current();
-  NodePtr node = trace.append(op, values, std::move(attributes));
+  NodePtr node = trace.append(op, std::move(values), std::move(attributes));
   if (check_numbers() && !TraceScope::active()) [[unlikely]]
     run_and_check(node);
   return node;

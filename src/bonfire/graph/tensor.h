@@ -78,7 +78,7 @@ class Tensor {
   }
   double item() const { return item<double>(); }
   template <class T>
-  std::vector<T> to_vector() const {  // row-major, converted to T
+  std::vector<T> to_vector() const {          // row-major, converted to T
     if constexpr (std::is_same_v<T, bool>) {  // std::vector<bool> has no bytes to write into
       std::vector<uint8_t> bytes = to_vector<uint8_t>();
       return {bytes.begin(), bytes.end()};

@@ -86,7 +86,7 @@ uint64_t Trace::encode(const Value& value) {
   return (1ULL << 63) | leaf_position(value);
 }
 
-const NodePtr& Trace::append(const Op& op, std::span<const Value> inputs, Attributes attributes) {
+const NodePtr& Trace::append(const Op& op, NodeInputs inputs, Attributes attributes) {
   if (nodes_.size() >= kMostPendingNodes && !TraceScope::active()) engine().commit(*this);
   base::InlineVector<const TensorSpec*, 8> specs;
   specs.reserve(inputs.size());
@@ -97,12 +97,11 @@ const NodePtr& Trace::append(const Op& op, std::span<const Value> inputs, Attrib
   hash_.mix((static_cast<uint64_t>(op.id) << 32) | inputs.size());
   attributes.mix_into(hash_);
   bool input_requires_grad = false;
-  node->inputs.reserve(inputs.size());
   for (const Value& input : inputs) {
     hash_.mix(encode(input));
     input_requires_grad |= input.node->outputs[input.index].requires_grad;
-    node->inputs.push_back(input);
   }
+  node->inputs = std::move(inputs);
   node->op = &op;
   node->attributes = std::move(attributes);
   bool floats = false;  // a node without a float to its name (a comparison, argmax) has no history
@@ -172,7 +171,7 @@ Value Trace::random_key(Device device) {
   leaf->outputs.emplace_back(TensorSpec{{2}, DType::i64, device});
   leaf->sequence = next_sequence++;
   Value input{std::move(leaf), 0};
-  random_keys_.push_back({append(random_key_op(), {&input, 1}, {}), 0});
+  random_keys_.push_back({append(random_key_op(), {input}, {}), 0});
   return random_keys_.back();
 }
 
