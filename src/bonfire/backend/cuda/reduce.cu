@@ -204,7 +204,7 @@ void run_general(const Axes& axes, Kind kind, DType dtype, const Run& run) {
 // Rows of a matrix with contiguous columns, which are kept: [terms, results].
 bool is_column_sum(const Axes& axes, Kind kind, DType dtype) {
   return (kind == Kind::sum || kind == Kind::mean) && is_floating(dtype) && axes.kept == 1 && axes.reduced == 1 &&
-         axes.kept_stride[0] == 1 && axes.reduced_stride[0] == axes.kept_extent[0];
+         axes.results > 0 && axes.kept_stride[0] == 1 && axes.reduced_stride[0] == axes.kept_extent[0];
 }
 
 template <Kind kind>
