@@ -290,6 +290,15 @@ class Multiplication {
     int64_t kc;
     bool first, last;
   };
+  struct Tile {
+    int64_t i, j;  // in its area
+    int rows, cols;
+  };
+  struct Operands {  // panels of a tile
+    const Acc* a;
+    const Acc* b;
+    int64_t b_stride;
+  };
 
   void compute_slice(const Slot<Acc>& slot, const Area& area, const Acc* a, const Acc* b, const Slice& slice) {
     const int64_t chunk = round_up(kernel_.block_a, kernel_.mr);  // lanes of A that stay in the second-level cache
@@ -300,7 +309,7 @@ class Multiplication {
         const Acc* next = b + (j + kernel_.nr) * slice.kc;
         for (int64_t i = begin; i < end; i += kernel_.mr, next += share) {
           if (j + kernel_.nr < area.cols) prefetch(next, share);
-          compute_tile(slot, area, i, j, a + i * slice.kc, b + j * slice.kc, kernel_.nr, slice);
+          compute_tile(slot, area, i, j, {a + i * slice.kc, b + j * slice.kc, kernel_.nr}, slice);
         }
       }
     }
@@ -313,7 +322,7 @@ class Multiplication {
       const Acc* b = whole ? p_.b->in_place(area.j + j, k) : slot.b;
       if (!whole) p_.b->pack({area.j + j, cols, k, slice.kc}, kernel_.nr, slot.b, {});
       for (int64_t i = 0; i < area.rows; i += kernel_.mr)
-        compute_tile(slot, area, i, j, a + i * slice.kc, b, whole ? p_.b->step_in_place() : kernel_.nr, slice);
+        compute_tile(slot, area, i, j, {a + i * slice.kc, b, whole ? p_.b->step_in_place() : kernel_.nr}, slice);
     }
   }
 
@@ -321,52 +330,52 @@ class Multiplication {
     for (int64_t i = 0; i < count; i += kAlignment / static_cast<int64_t>(sizeof(Acc))) __builtin_prefetch(data + i);
   }
 
-  void compute_tile(const Slot<Acc>& slot, const Area& area, int64_t i, int64_t j, const Acc* a, const Acc* b,
-                    int64_t b_stride, const Slice& slice) {
-    const int rows = static_cast<int>(std::min<int64_t>(kernel_.mr, area.rows - i));
-    const int cols = static_cast<int>(std::min<int64_t>(kernel_.nr, area.cols - j));
+  void compute_tile(const Slot<Acc>& slot, const Area& area, int64_t i, int64_t j, const Operands& operands,
+                    const Slice& slice) {
+    const Tile tile{i, j, static_cast<int>(std::min<int64_t>(kernel_.mr, area.rows - i)),
+                    static_cast<int>(std::min<int64_t>(kernel_.nr, area.cols - j))};
     auto multiply_to = [&](Acc* to, int64_t stride, bool add) {
-      kernel_.multiply(rows, cols, slice.kc, a, b, b_stride, to, stride, add);
+      kernel_.multiply(tile.rows, tile.cols, slice.kc, operands.a, operands.b, operands.b_stride, to, stride, add);
     };
     if (cut_.parts > 1) {
       multiply_to(partial_ + (area.part * p_.m + area.i + i) * partial_stride_ + area.j + j, partial_stride_,
                   !slice.first);
       return;
     }
-    const int64_t* col_offset = slot.col_offset + j;
     if (p_.out_type == OutputType::bf16 && !(slice.first && slice.last)) {
       Acc* sums = slot.sums + i * cut_.block_n + j;
       multiply_to(sums, cut_.block_n, !slice.first);
-      if (slice.last) finish(slot, area, i, rows, j, cols, sums, cut_.block_n, p_.add, true);
+      if (slice.last) finish(slot, area, tile, sums, cut_.block_n, p_.add, true);
       return;
     }
     const bool add = p_.add || !slice.first;
-    const bool adjacent = cols % kernel_.lanes == 0 && col_offset[cols - 1] - col_offset[0] == cols - 1;
+    const int64_t* col_offset = slot.col_offset + j;
+    const bool adjacent = tile.cols % kernel_.lanes == 0 && col_offset[tile.cols - 1] - col_offset[0] == tile.cols - 1;
     const int64_t stride = slot.row_stride[i / kernel_.mr];
     if (p_.out_type == OutputType::same && adjacent && stride != 0 && !(slice.last && has_epilogue())) {
       multiply_to(static_cast<Acc*>(p_.out) + slot.row_offset[i] + col_offset[0], stride, add);
       return;
     }
-    alignas(kAlignment) Acc tile[kMaxTile];
-    multiply_to(tile, kernel_.nr, false);
-    finish(slot, area, i, rows, j, cols, tile, kernel_.nr, add, slice.last);
+    alignas(kAlignment) Acc sums[kMaxTile];
+    multiply_to(sums, kernel_.nr, false);
+    finish(slot, area, tile, sums, kernel_.nr, add, slice.last);
   }
 
   bool has_epilogue() const { return p_.row_bias || p_.col_bias || p_.activation != Activation::none; }
 
-  void finish(const Slot<Acc>& slot, const Area& area, int64_t i, int rows, int64_t j, int cols, const Acc* tile,
-              int64_t stride, bool add, bool epilogue) const {
-    finish({.tile = tile,
+  void finish(const Slot<Acc>& slot, const Area& area, const Tile& tile, const Acc* sums, int64_t stride, bool add,
+              bool epilogue) const {
+    finish({.tile = sums,
             .tile_stride = stride,
-            .rows = rows,
-            .cols = cols,
+            .rows = tile.rows,
+            .cols = tile.cols,
             .out = p_.out,
             .out_bf16 = p_.out_type == OutputType::bf16,
-            .row_offset = slot.row_offset + i,
-            .col_offset = slot.col_offset + j,
+            .row_offset = slot.row_offset + tile.i,
+            .col_offset = slot.col_offset + tile.j,
             .add = add,
-            .row_bias = epilogue && p_.row_bias ? p_.row_bias + area.i + i : nullptr,
-            .col_bias = epilogue && p_.col_bias ? p_.col_bias + area.j + j : nullptr,
+            .row_bias = epilogue && p_.row_bias ? p_.row_bias + area.i + tile.i : nullptr,
+            .col_bias = epilogue && p_.col_bias ? p_.col_bias + area.j + tile.j : nullptr,
             .activation = epilogue ? p_.activation : Activation::none});
   }
 

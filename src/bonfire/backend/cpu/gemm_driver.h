@@ -10,9 +10,10 @@
 //
 // How the work is cut. K is cut into slices short enough that a panel of B stays in the first-level cache. When one
 // operand is small enough it is packed once, by all threads, and shared; blocks of the other one are tasks, each packed
-// privately by the thread that takes it. When K is too long for that, both are packed privately, and a small result
-// (the gradient of a convolution's weight) is also cut along K into a number of parts that are summed at the end. All
-// that decides the order of additions follows from the shape alone, so results do not depend on the thread count.
+// privately by the thread that takes it. (A B that few tiles would use is not packed at all.) When K is too long for
+// that, both are packed privately, and a small result (the gradient of a convolution's weight) is also cut along K into
+// a number of parts that are summed at the end. All that decides the order of additions follows from the shape alone,
+// so results do not depend on the thread count.
 
 #include <array>
 #include <atomic>
