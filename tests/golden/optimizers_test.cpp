@@ -1,15 +1,15 @@
 // Every optimizer and schedule against the values of tests/golden: 50 steps of given gradients, the rate dropping to a
 // tenth on the way.
 
-#include "tests/golden/golden.h"
+#include "bonfire/optim/optimizers.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "tests/golden/golden.h"
 
 namespace bonfire::optim {
 namespace {
