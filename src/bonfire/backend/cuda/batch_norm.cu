@@ -40,8 +40,13 @@ struct StatisticsBody {
     return lane;
   }
   template <int width>
-  __device__ void add(const Lane<width>& lane, int64_t offset, C (&sums)[kSums][width]) const {
-    Pack<T, width> pack = load_pack<width>(x + offset);
+  using Item = Pack<T, width>;
+  template <int width>
+  __device__ Item<width> read(int64_t offset) const {
+    return load_pack<width>(x + offset);
+  }
+  template <int width>
+  __device__ void add(const Lane<width>& lane, const Item<width>& pack, C (&sums)[kSums][width]) const {
 #pragma unroll
     for (int k = 0; k < width; ++k) {
       C d = load(pack.item[k]) - lane.pivot[k];
@@ -64,7 +69,7 @@ struct Affine {
   Parameter<T> weight, bias;
   C eps;
 
-  __device__ C inverse_deviation(int channel) const { return C(1) / static_cast<C>(::sqrt(variance[channel] + eps)); }
+  __device__ C inverse_deviation(int channel) const { return static_cast<C>(::rsqrt(variance[channel] + eps)); }
 };
 
 template <class T, bool kAny, bool kResidual>
@@ -90,13 +95,23 @@ struct NormalizeBody {
     return lane;
   }
   template <int width>
-  __device__ void map(const Lane<width>& lane, int64_t offset) const {
-    Pack<T, width> pack = load_pack<width>(x + offset), other, result;
-    if constexpr (kResidual) other = load_pack<width>(residual + offset);
+  struct Item {
+    Pack<T, width> x, residual;
+  };
+  template <int width>
+  __device__ Item<width> read(int64_t offset) const {
+    Item<width> item;
+    item.x = load_pack<width>(x + offset);
+    if constexpr (kResidual) item.residual = load_pack<width>(residual + offset);
+    return item;
+  }
+  template <int width>
+  __device__ void write(const Lane<width>& lane, const Item<width>& item, int64_t offset) const {
+    Pack<T, width> result;
 #pragma unroll
     for (int k = 0; k < width; ++k) {
-      C z = load(pack.item[k]) * lane.scale[k] + lane.shift[k];
-      if constexpr (kResidual) z += load(other.item[k]);
+      C z = load(item.x.item[k]) * lane.scale[k] + lane.shift[k];
+      if constexpr (kResidual) z += load(item.residual.item[k]);
       result.item[k] = store<T>(activate<kAny>(activation, z));
     }
     store_pack(y + offset, result);
@@ -105,6 +120,19 @@ struct NormalizeBody {
 
 // Where the gradient before the activation comes from.
 enum class Before { dy, input, output };
+
+template <class T, int width>
+struct GradientItem {
+  Pack<T, width> dy, x, y;
+};
+template <int width, Before kBefore, class T>
+__device__ inline GradientItem<T, width> read_gradient(const T* dy, const T* x, const T* y, int64_t offset) {
+  GradientItem<T, width> item;
+  item.dy = load_pack<width>(dy + offset);
+  item.x = load_pack<width>(x + offset);
+  if constexpr (kBefore == Before::output) item.y = load_pack<width>(y + offset);
+  return item;
+}
 
 template <class T, bool kAny, Before kBefore>
 struct GradientSumsBody {
@@ -117,7 +145,7 @@ struct GradientSumsBody {
 
   template <int width>
   struct Lane {
-    C mean[width], inverse[width], scale[width], shift[width];
+    C mean[width], scale[width], shift[width];
   };
   template <int width>
   __device__ Lane<width> lane(int channel, int step) const {
@@ -125,31 +153,34 @@ struct GradientSumsBody {
     for (int k = 0; k < width; ++k) {
       int c = channel + k * step;
       lane.mean[k] = affine.mean[c];
-      lane.inverse[k] = affine.inverse_deviation(c);
       if constexpr (kBefore == Before::input) {
-        lane.scale[k] = affine.weight[c] * lane.inverse[k];
+        lane.scale[k] = affine.weight[c] * affine.inverse_deviation(c);
         lane.shift[k] = affine.bias[c] - lane.mean[k] * lane.scale[k];
       }
     }
     return lane;
   }
   template <int width>
-  __device__ void add(const Lane<width>& lane, int64_t offset, C (&sums)[kSums][width]) const {
-    Pack<T, width> gradient = load_pack<width>(dy + offset), value = load_pack<width>(x + offset), result;
-    if constexpr (kBefore == Before::output) result = load_pack<width>(y + offset);
+  __device__ GradientItem<T, width> read(int64_t offset) const {
+    return read_gradient<width, kBefore>(dy, x, y, offset);
+  }
+  // Σ dz (x − mean); the deviation divides it at the end.
+  template <int width>
+  __device__ void add(const Lane<width>& lane, const GradientItem<T, width>& item, C (&sums)[kSums][width]) const {
 #pragma unroll
     for (int k = 0; k < width; ++k) {
-      C dz = load(gradient.item[k]), v = load(value.item[k]);
+      C dz = load(item.dy.item[k]), v = load(item.x.item[k]);
       if constexpr (kBefore == Before::input)
         dz = gradient_from_input<kAny>(activation, dz, v * lane.scale[k] + lane.shift[k]);
-      if constexpr (kBefore == Before::output) dz = gradient_from_output<kAny>(activation, dz, load(result.item[k]));
+      if constexpr (kBefore == Before::output) dz = gradient_from_output<kAny>(activation, dz, load(item.y.item[k]));
       sums[0][k] += dz;
-      sums[1][k] += dz * (v - lane.mean[k]) * lane.inverse[k];
+      sums[1][k] += dz * (v - lane.mean[k]);
     }
   }
   __device__ void finish(int channel, const C (&sums)[kSums]) const {
     sum[channel] = sums[0];
-    sum_xhat[channel] = sums[1];
+    sum_xhat[channel] =
+        sums[1] == 0 ? 0 : sums[1] * affine.inverse_deviation(channel);  // an empty batch has no deviation
   }
 };
 
@@ -166,7 +197,7 @@ struct GradientApplyBody {
   // dx = a dz + b x + c, with x̂ = (x − mean) / deviation taken apart.
   template <int width>
   struct Lane {
-    C a[width], b[width], c[width], scale[width], shift[width];
+    C a[width], b[width], c[width], shift[width];  // a is also what scales x before the activation
   };
   template <int width>
   __device__ Lane<width> lane(int channel, int step) const {
@@ -177,41 +208,40 @@ struct GradientApplyBody {
       lane.a[k] = affine.weight[c] * inverse;
       lane.b[k] = -lane.a[k] * inverse * sum_xhat[c] / count;
       lane.c[k] = -lane.a[k] * sum[c] / count - lane.b[k] * mean;
-      if constexpr (kBefore == Before::input) {
-        lane.scale[k] = lane.a[k];
-        lane.shift[k] = affine.bias[c] - mean * lane.scale[k];
-      }
+      if constexpr (kBefore == Before::input) lane.shift[k] = affine.bias[c] - mean * lane.a[k];
     }
     return lane;
   }
   template <int width>
-  __device__ void map(const Lane<width>& lane, int64_t offset) const {
-    Pack<T, width> gradient = load_pack<width>(dy + offset), value = load_pack<width>(x + offset), result, before;
-    if constexpr (kBefore == Before::output) result = load_pack<width>(y + offset);
+  __device__ GradientItem<T, width> read(int64_t offset) const {
+    return read_gradient<width, kBefore>(dy, x, y, offset);
+  }
+  template <int width>
+  __device__ void write(const Lane<width>& lane, const GradientItem<T, width>& item, int64_t offset) const {
+    Pack<T, width> result, before;
 #pragma unroll
     for (int k = 0; k < width; ++k) {
-      C dz = load(gradient.item[k]), v = load(value.item[k]);
+      C dz = load(item.dy.item[k]), v = load(item.x.item[k]);
       if constexpr (kBefore == Before::input)
-        dz = gradient_from_input<kAny>(activation, dz, v * lane.scale[k] + lane.shift[k]);
+        dz = gradient_from_input<kAny>(activation, dz, v * lane.a[k] + lane.shift[k]);
       if constexpr (kBefore == Before::output) {
-        dz = gradient_from_output<kAny>(activation, dz, load(result.item[k]));
+        dz = gradient_from_output<kAny>(activation, dz, load(item.y.item[k]));
         before.item[k] = store<T>(dz);
       }
-      gradient.item[k] = store<T>(lane.a[k] * dz + lane.b[k] * v + lane.c[k]);
+      result.item[k] = store<T>(lane.a[k] * dz + lane.b[k] * v + lane.c[k]);
     }
-    store_pack(dx + offset, gradient);
+    store_pack(dx + offset, result);
     if constexpr (kBefore == Before::output) store_pack(dresidual + offset, before);
   }
 };
 
-template <class R, class S>
-__global__ void update_running(const R* old_mean, const R* old_variance, const S* mean, const S* variance, R* new_mean,
-                               R* new_variance, int channels, S momentum, S unbias) {
+template <class T>
+__global__ void update_running(const T* old_mean, const T* old_variance, const float* mean, const float* variance,
+                               T* new_mean, T* new_variance, int channels, float momentum, float unbias) {
   int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (c >= channels) return;
-  S m = load(old_mean[c]), v = load(old_variance[c]);
-  new_mean[c] = store<R>((S(1) - momentum) * m + momentum * mean[c]);
-  new_variance[c] = store<R>((S(1) - momentum) * v + momentum * variance[c] * unbias);
+  new_mean[c] = store<T>((1 - momentum) * load(old_mean[c]) + momentum * mean[c]);
+  new_variance[c] = store<T>((1 - momentum) * load(old_variance[c]) + momentum * variance[c] * unbias);
 }
 
 // --- hosts ---------------------------------------------------------------------------------------------------------
@@ -249,12 +279,8 @@ Candidate candidate_with(const KernelRequest& request, const Setup& setup, const
 }
 
 int width_of(DType dtype, const ChannelShape& shape) {
-  return dispatch_floating(dtype, [&](auto tag) {
-    return pack_width<typename decltype(tag)::type>(shape.inner == 1 ? shape.channels : shape.inner);
-  });
+  return dispatch_floating(dtype, [&](auto tag) { return channel_width<typename decltype(tag)::type>(shape); });
 }
-
-constexpr int kSumBlocks = 3, kMapBlocks = 8;  // blocks per multiprocessor
 
 // A candidate that sums: body(typed tag, run, plan, counters).
 template <class Body>
@@ -264,9 +290,8 @@ std::vector<Candidate> sum_candidate(const KernelRequest& request, size_t x_inpu
   Setup setup = set_up(request, x_input);
   Candidate candidate = candidate_with(request, setup, x.shape);
   int device = request.node.device().index;
-  ChannelPlan plan =
-      plan_channels(setup.shape, width_of(x.dtype, setup.shape), traits_of(device).multiprocessors, kSumBlocks);
-  candidate.workspace_bytes = plan.workspace_bytes(2, x.dtype == DType::f64 ? 8 : 4);
+  ChannelPlan plan = plan_sum(setup.shape, width_of(x.dtype, setup.shape), traits_of(device).multiprocessors);
+  candidate.workspace_bytes = plan.workspace_bytes(2);
   build_on_device(candidate, request, [=, dtype = x.dtype] {
     auto counters = std::make_shared<Counters>(device, static_cast<size_t>(std::max(plan.tiles, 1)));
     auto run = [=](const Run& r) {
@@ -286,8 +311,8 @@ std::vector<Candidate> map_candidate(const KernelRequest& request, size_t x_inpu
   Setup setup = set_up(request, x_input);
   Candidate candidate = candidate_with(request, setup, x.shape);
   candidate.in_place = std::move(in_place);
-  ChannelPlan plan = plan_channels(setup.shape, width_of(x.dtype, setup.shape),
-                                   traits_of(request.node.device().index).multiprocessors, kMapBlocks);
+  ChannelPlan plan =
+      plan_map(setup.shape, width_of(x.dtype, setup.shape), traits_of(request.node.device().index).multiprocessors);
   candidate.build = [=, dtype = x.dtype] {
     auto run = [=](const Run& r) {
       if (setup.per_channel * setup.shape.channels == 0) return;
@@ -346,15 +371,13 @@ std::vector<Candidate> normalize(const KernelRequest& request) {
       });
 }
 
-// Calls go(any, before) with the compile-time form of a gradient.
+// Calls go(any, before) with the compile-time form of a gradient. From the result, no gradient takes long.
 template <class Go>
 void choose_form(int activation, bool has_residual, Go&& go) {
   using std::integral_constant;
-  bool any = !is_plain_activation(activation);
-  if (has_residual && any) return go(std::true_type{}, integral_constant<Before, Before::output>{});
-  if (has_residual) return go(std::false_type{}, integral_constant<Before, Before::output>{});
+  if (has_residual) return go(std::true_type{}, integral_constant<Before, Before::output>{});
   if (activation < 0) return go(std::false_type{}, integral_constant<Before, Before::dy>{});
-  if (any) return go(std::true_type{}, integral_constant<Before, Before::input>{});
+  if (!is_plain_activation(activation)) return go(std::true_type{}, integral_constant<Before, Before::input>{});
   go(std::false_type{}, integral_constant<Before, Before::input>{});
 }
 
@@ -418,29 +441,23 @@ std::vector<Candidate> gradient_apply(const KernelRequest& request) {
 
 std::vector<Candidate> running(const KernelRequest& request) {
   const GraphNode& node = request.node;
-  double momentum = node.attributes.number("momentum");
+  DType type = node.outputs[0].dtype;
+  if (!has_kernels(type) || node.inputs[2].spec().dtype != DType::f32) return {};
   int64_t count = node.attributes.integer("count");
-  int channels = static_cast<int>(node.outputs[0].shape.count());
-  DType type = node.outputs[0].dtype, statistic = node.inputs[2].spec().dtype;
-  if (!has_kernels(type)) return {};
-  std::vector<Candidate> list = one_candidate(request, [=](const Run& run) {
-    if (channels == 0) return;
-    dispatch_floating(type, [&](auto tag) {
-      using R = typename decltype(tag)::type;
-      auto go = [&](auto number) {
-        using S = decltype(number);
-        if constexpr (std::is_same_v<Compute<R>, S>) {
-          S share = count == 0 ? S(0) : static_cast<S>(momentum);
-          S unbias = count > 1 ? static_cast<S>(static_cast<double>(count) / static_cast<double>(count - 1)) : S(1);
-          update_running<<<blocks_for(channels, 128), 128, 0, stream_of(run)>>>(
-              run.input<R>(0), run.input<R>(1), run.input<S>(2), run.input<S>(3), run.output<R>(0), run.output<R>(1),
-              channels, share, unbias);
-        }
-      };
-      statistic == DType::f64 ? go(double{}) : go(float{});
-    });
-    check(cudaGetLastError(), "update_running");
-  });
+  auto share = static_cast<float>(count == 0 ? 0 : node.attributes.number("momentum"));
+  auto unbias = static_cast<float>(count > 1 ? static_cast<double>(count) / static_cast<double>(count - 1) : 1);
+  std::vector<Candidate> list =
+      one_candidate(request, [=, channels = static_cast<int>(node.outputs[0].shape.count())](const Run& run) {
+        constexpr int kThreads = 128;
+        if (channels == 0) return;
+        dispatch_floating(type, [&](auto tag) {
+          using T = typename decltype(tag)::type;
+          update_running<T><<<blocks_for(channels, kThreads), kThreads, 0, stream_of(run)>>>(
+              run.input<T>(0), run.input<T>(1), run.input<float>(2), run.input<float>(3), run.output<T>(0),
+              run.output<T>(1), channels, share, unbias);
+        });
+        check(cudaGetLastError(), "update_running");
+      });
   list[0].in_place = {{0, 0}, {1, 1}};
   return list;
 }

@@ -144,7 +144,8 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
         return std::find(notes.begin(), notes.end(), note) != notes.end();
       };
       if (noted(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) continue;
-      if (exact && noted(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) continue;
+      if (exact && (noted(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) || noted(CUDNN_NUMERICAL_NOTE_TENSOR_CORE)))
+        continue;
       CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, lock.handle())
           .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);

@@ -27,9 +27,8 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
     if (count == 0) return;
     dispatch_floating(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      if constexpr (!std::is_same_v<T, double>)
-        normalize<T><<<blocks_for(count, kThreads), kThreads, 0, stream_of(run)>>>(
-            run.input<uint8_t>(0), run.input<float>(1), run.input<float>(2), count, channels, inner, run.output<T>(0));
+      normalize<T><<<blocks_for(count, kThreads), kThreads, 0, stream_of(run)>>>(
+          run.input<uint8_t>(0), run.input<float>(1), run.input<float>(2), count, channels, inner, run.output<T>(0));
     });
     check(cudaGetLastError(), "normalize_image");
   });

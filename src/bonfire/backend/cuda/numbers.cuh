@@ -10,17 +10,9 @@
 
 namespace bonfire::cuda {
 
-// What arithmetic and sums use: double for double, otherwise float.
+// What arithmetic and sums use, whatever the storage.
 template <class T>
-struct ComputeOf {
-  using type = float;
-};
-template <>
-struct ComputeOf<double> {
-  using type = double;
-};
-template <class T>
-using Compute = typename ComputeOf<T>::type;
+using Compute = float;
 
 template <class T>
 __device__ inline Compute<T> load(T x) {
@@ -61,16 +53,13 @@ inline int pack_width(int64_t extent) {
 }
 
 // The types that this backend's own kernels compute with. A list of candidates returns none for others.
-inline bool has_kernels(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f64; }
+inline bool has_kernels(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 // Calls body(TypeTag<T>{}) with the device's type of such a `dtype`.
 template <class Body>
 decltype(auto) dispatch_floating(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::f64: return body(TypeTag<double>{});
-    case DType::bf16: return body(TypeTag<__nv_bfloat16>{});
-    default: BONFIRE_CHECK(dtype == DType::f32, "no kernels for {}", name_of(dtype));
-  }
+  BONFIRE_CHECK(has_kernels(dtype), "no kernels for {}", name_of(dtype));
+  if (dtype == DType::bf16) return body(TypeTag<__nv_bfloat16>{});
   return body(TypeTag<float>{});
 }
 

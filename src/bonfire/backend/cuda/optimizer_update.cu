@@ -13,7 +13,7 @@ namespace bonfire::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlock = 4096;    // elements of a block
+constexpr int kBlock = 2048;    // elements of a block
 constexpr int kTensors = 192;   // of one launch: the argument must stay under 32 KiB
 constexpr size_t kNumbers = 5;  // inputs before the step: lr, weight_decay, first, second, eps
 constexpr int kMostStates = 2;
@@ -56,12 +56,21 @@ struct Numbers {
   unsigned* counter;  // of blocks that are done
 };
 
-template <class Acc>
+template <class Acc, OptimizerRule rule>
 __device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers) {
   __shared__ OptimizerStep<Acc> step;
   if (threadIdx.x == 0) {
     const double* const* n = numbers.number;
-    step = OptimizerStep<Acc>::from({*n[0], *n[1], *n[2], *n[3], *n[4], *numbers.step + 1});
+    if constexpr (state_count(rule) < 2) {  // no corrections: their powers take longer than a small sweep
+      step = {};
+      step.lr = static_cast<Acc>(*n[0]);
+      step.weight_decay = static_cast<Acc>(*n[1]);
+      step.first = static_cast<Acc>(*n[2]);
+      step.second = static_cast<Acc>(*n[3]);
+      step.eps = static_cast<Acc>(*n[4]);
+    } else {
+      step = OptimizerStep<Acc>::from({*n[0], *n[1], *n[2], *n[3], *n[4], *numbers.step + 1});
+    }
   }
   __syncthreads();
   return step;
@@ -84,7 +93,7 @@ template <class T, OptimizerRule rule>
 __global__ void __launch_bounds__(kThreads)
     measure(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, double* sums) {
   using Acc = Compute<T>;
-  OptimizerStep<Acc> s = shared_step<Acc>(numbers);
+  OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers);
   Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
   int i = piece.tensor;
   double own = 0, other = 0;
@@ -125,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
     sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, const double* norms) {
   using Acc = Compute<T>;
   constexpr int kStates = state_count(rule), kWidth = 4;
-  OptimizerStep<Acc> s = shared_step<Acc>(numbers);
+  OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers);
   Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
   int i = piece.tensor;
   Acc ratio = 1;

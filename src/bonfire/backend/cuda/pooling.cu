@@ -127,6 +127,40 @@ __global__ void __launch_bounds__(kThreads)
   store_pack(dx + own, result);
 }
 
+// The same where windows lie side by side (stride = kernel, no padding): a thread for each window, and for what is left
+// of one at the far edges, which no window covers.
+template <class T, int width>
+__global__ void __launch_bounds__(kThreads)
+    max_pool_gradient_apart(Image in, Image out, Image cells, Window window, uint32_t count, const T* dy, const T* x,
+                            const T* y, T* dx) {
+  uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= count) return;
+  Plane p = coordinates<width>(cells, i);
+  bool covered = p.h < out.height && p.w < out.width;
+  Pack<T, width> maximum, gradient;
+  if (covered) {
+    int64_t at = out.at(p.n, p.c, p.h, p.w);
+    maximum = load_pack<width>(y + at);
+    gradient = load_pack<width>(dy + at);
+  }
+  bool given[width] = {};
+  int bottom = min((p.h + 1) * window.stride_h, in.height), right = min((p.w + 1) * window.stride_w, in.width);
+  for (int r = p.h * window.stride_h; r < bottom; ++r) {
+    for (int s = p.w * window.stride_w; s < right; ++s) {
+      int64_t own = in.at(p.n, p.c, r, s);
+      Pack<T, width> value, result;
+      if (covered) value = load_pack<width>(x + own);
+#pragma unroll
+      for (int k = 0; k < width; ++k) {
+        bool mine = covered && !given[k] && same_value(load(value.item[k]), load(maximum.item[k]));
+        result.item[k] = mine ? gradient.item[k] : store<T>(Compute<T>(0));
+        given[k] = given[k] || mine;
+      }
+      store_pack(dx + own, result);
+    }
+  }
+}
+
 // Windows of an average along one axis: those of a kernel that moves, or the adaptive ones.
 struct Span {
   int kernel, stride, pad, extent, windows;
@@ -262,6 +296,20 @@ std::vector<Candidate> max_pool_backward(const KernelRequest& request) {
   if (!has_kernels(x.dtype)) return {};
   Setup setup = set_up(x.shape, dy.shape, x.dtype, request.arriving[1], x.shape);
   Window window = window_of(request.node.attributes);
+  if (window.kernel_h == window.stride_h && window.kernel_w == window.stride_w && window.pad_h == 0 &&
+      window.pad_w == 0) {
+    Image cells = setup.in;
+    cells.height = (setup.in.height + window.stride_h - 1) / window.stride_h;
+    cells.width = (setup.in.width + window.stride_w - 1) / window.stride_w;
+    int64_t pixels = x.shape[0] * cells.height * cells.width;
+    auto count = static_cast<uint32_t>(pixels * x.shape[1] / setup.pack);
+    return image_candidate(request, setup, count, [=](auto tag, auto width, const Run& run) {
+      using T = typename decltype(tag)::type;
+      max_pool_gradient_apart<T, width.value><<<blocks_for(count, kThreads), kThreads, 0, stream_of(run)>>>(
+          setup.in, setup.out, cells, window, count, run.input<T>(0), run.input<T>(1), run.input<T>(2),
+          run.output<T>(0));
+    });
+  }
   return image_candidate(request, setup, setup.packs_in, [=](auto tag, auto width, const Run& run) {
     using T = typename decltype(tag)::type;
     max_pool_gradient<T, width.value><<<blocks_for(setup.packs_in, kThreads), kThreads, 0, stream_of(run)>>>(

@@ -139,8 +139,11 @@ struct ColumnSumBody {
     return {};
   }
   template <int width>
-  __device__ void add(const Lane<width>&, int64_t offset, C (&sums)[kSums][width]) const {
-    Pack<T, width> pack = load_pack<width>(x + offset);
+  __device__ Pack<T, width> read(int64_t offset) const {
+    return load_pack<width>(x + offset);
+  }
+  template <int width>
+  __device__ void add(const Lane<width>&, const Pack<T, width>& pack, C (&sums)[kSums][width]) const {
 #pragma unroll
     for (int k = 0; k < width; ++k) sums[0][k] += load(pack.item[k]);
   }
@@ -203,8 +206,8 @@ void run_general(const Axes& axes, Kind kind, DType dtype, const Run& run) {
 
 // Rows of a matrix with contiguous columns, which are kept: [terms, results].
 bool is_column_sum(const Axes& axes, Kind kind, DType dtype) {
-  return (kind == Kind::sum || kind == Kind::mean) && is_floating(dtype) && axes.kept == 1 && axes.reduced == 1 &&
-         axes.results > 0 && axes.kept_stride[0] == 1 && axes.reduced_stride[0] == axes.kept_extent[0];
+  return (kind == Kind::sum || kind == Kind::mean) && is_floating(dtype) && axes.results > 0 && axes.kept == 1 &&
+         axes.reduced == 1 && axes.kept_stride[0] == 1 && axes.reduced_stride[0] == axes.kept_extent[0];
 }
 
 template <Kind kind>
@@ -225,10 +228,9 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   candidate.name = "columns";
   ChannelShape shape{axes.terms, axes.results, 1};
   int device = request.node.device().index;
-  int width =
-      dispatch_floating(x.dtype, [&](auto tag) { return pack_width<typename decltype(tag)::type>(shape.channels); });
-  ChannelPlan plan = plan_channels(shape, width, traits_of(device).multiprocessors, 2);
-  candidate.workspace_bytes = plan.workspace_bytes(1, x.dtype == DType::f64 ? 8 : 4);
+  int width = dispatch_floating(x.dtype, [&](auto tag) { return channel_width<typename decltype(tag)::type>(shape); });
+  ChannelPlan plan = plan_sum(shape, width, traits_of(device).multiprocessors);
+  candidate.workspace_bytes = plan.workspace_bytes(1);
   build_on_device(candidate, request, [=, dtype = x.dtype] {
     auto counters = std::make_shared<Counters>(device, static_cast<size_t>(plan.tiles));
     auto run = [=](const Run& r) {

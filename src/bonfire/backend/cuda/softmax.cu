@@ -258,7 +258,7 @@ std::vector<Candidate> loss_forward(const KernelRequest& request) {
   if (!has_kernels(setup.dtype)) return {};
   Candidate candidate = row_major_candidate(request, "own");
   int device = request.node.device().index;
-  candidate.workspace_bytes = static_cast<size_t>(setup.rows.count() + 1) * (setup.dtype == DType::f64 ? 8 : 4);
+  candidate.workspace_bytes = static_cast<size_t>(setup.rows.count() + 1) * sizeof(float);
   build_on_device(candidate, request, [=] {
     auto counter = std::make_shared<Counters>(device, 1);
     auto run = [=](const Run& r) {
