@@ -126,8 +126,10 @@ TEST(GoldenFiles, TrainingMovesTheLossWellBeyondTheTolerance) {
 
 // And it can be met only where rounding moves it by less.
 TEST(GoldenFiles, RoundingMovesLossesByLessThanTheTolerance) {
-  for (const std::string& name : kModels)
-    for (double spread : load_json(name).at("loss_spread")) EXPECT_LT(spread, 5e-5) << name;
+  for (const std::string& name : kModels) {
+    nlohmann::json json = load_json(name);
+    for (double spread : json.at("loss_spread")) EXPECT_LT(spread, 5e-5) << name;
+  }
 }
 
 TEST(GoldenFiles, AMissingFileIsNamed) {

@@ -50,6 +50,8 @@ void mix_spec(base::Hash128& hash, const TensorSpec& spec) {
 
 Trace::Trace() : id_(next_trace_id.fetch_add(1)), leaf_table_(256) {}
 
+Trace::~Trace() { clear(); }
+
 Trace& Trace::current() {
   if (current_trace != nullptr) return *current_trace;
   thread_local Trace trace;

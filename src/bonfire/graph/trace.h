@@ -23,6 +23,9 @@ struct Assignment {
 class Trace {
  public:
   Trace();
+  ~Trace();  // what is still pending is dropped, from variables too
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
   static Trace& current();  // this thread's
 
   const NodePtr& append(const Op& op, NodeInputs inputs, Attributes attributes);

@@ -32,9 +32,15 @@ class CpuMemory final : public DeviceMemory {
     return data;
   }
   void deallocate(void* data, size_t) noexcept override { std::free(data); }
-  void copy_from_host(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
-  void copy_to_host(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
-  void fill_zero(void* target, size_t bytes) override { std::memset(target, 0, bytes); }
+  void copy_from_host(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty tensor may have no address
+  }
+  void copy_to_host(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty tensor may have no address
+  }
+  void fill_zero(void* target, size_t bytes) override {
+    if (bytes > 0) std::memset(target, 0, bytes);
+  }
 };
 
 class CpuCompletion final : public Completion {
@@ -198,7 +204,7 @@ class CpuQueue final : public Queue {
 };
 
 DeviceMemory& memory(int) {
-  static CpuMemory instance;
+  static CpuMemory& instance = *new CpuMemory;  // never destroyed: storages of static objects go last
   return instance;
 }
 
