@@ -77,7 +77,7 @@ std::vector<Bytes> check_candidates(const char* op, const std::vector<TensorSpec
   }
   const GraphNode& node = *graph.add(find_op(op), values, attributes);
   std::vector<Candidate> candidates = candidates_for({node, arriving});
-  EXPECT_EQ(candidates.size(), 2U) << op;
+  EXPECT_GE(candidates.size(), 2U) << op;
   ThreadPool threads(cpu::cpu_threads());
   std::vector<Bytes> expected = run_candidate(node, candidates[0], inputs, threads);
   for (size_t o = 0; o < expected.size(); ++o)

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "bonfire/base/error.h"
+#include "bonfire/kernel/forced_kernel.h"
 
 namespace bonfire {
 
@@ -50,7 +51,7 @@ std::vector<Candidate> candidates_for(const KernelRequest& request) {
                              to_string(device), inputs, request.node.path.empty() ? "" : " in module ",
                              request.node.path);
   }
-  return all;
+  return forced_among(request.node.name(), std::move(all));
 }
 
 Candidate row_major_candidate(const KernelRequest& request, std::string name) {

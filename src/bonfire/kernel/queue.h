@@ -31,10 +31,16 @@ struct ProgramStep {
   std::string label;  // op and module path, for errors and traces
 };
 
+// How long the steps of a program took, written by the queue of a CPU device.
+struct StepTimes {
+  std::vector<std::vector<double>> seconds;  // [launch][step]
+};
+
 struct Program {
   Device device;
   std::vector<Address> addresses;
   std::vector<ProgramStep> steps;
+  std::shared_ptr<StepTimes> times = nullptr;  // set, while nothing is in flight, by whoever wants to know
 };
 
 // One launch of a program.

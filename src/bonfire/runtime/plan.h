@@ -43,10 +43,14 @@ struct PlanProgram {
   size_t arena_bytes = 0;
 };
 
-// What was chosen for a node, for `print_plan`.
+// What was chosen for a node, for `print_plan` and profiles.
 struct PlanNote {
   std::string node, path, candidate;
   std::vector<Layout> output_layouts;
+  TensorSpec result = {};      // the first output
+  double operations = 0;       // floating-point, of products and convolutions; 0 for other ops
+  double bytes = 0;            // of all operands
+  int program = -1, step = 0;  // where it runs; program -1: nowhere, it is a view
 };
 
 struct Plan {

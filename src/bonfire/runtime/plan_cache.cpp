@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "bonfire/base/error.h"
+#include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/runtime/planner.h"
 #include "bonfire/runtime/tuning.h"
 
@@ -55,6 +56,7 @@ base::Hash128 key_of(const Trace& trace, std::span<const Value> live, const pass
   }
   key.mix(live.size());
   options.mix_into(key);
+  key.mix(std::string_view(forced_kernel()));
   return key;
 }
 
@@ -167,6 +169,14 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
 CacheStatistics cache_statistics() {
   std::lock_guard lock(cache().mutex);
   return cache().statistics;
+}
+
+std::vector<std::shared_ptr<Plan>> cached_plans() {
+  std::lock_guard lock(cache().mutex);
+  std::vector<std::shared_ptr<Plan>> all;
+  for (const auto& [key, entries] : cache().plans)
+    for (const Entry& entry : entries) all.push_back(entry.plan);
+  return all;
 }
 
 void clear_plan_cache() {

@@ -24,6 +24,7 @@ struct CacheStatistics {
 std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options);
 
 CacheStatistics cache_statistics();
+std::vector<std::shared_ptr<Plan>> cached_plans();  // in no order
 void clear_plan_cache();
 // Drops plans that were not used by the last `launches` launches; returns how many.
 size_t drop_unused_plans(uint64_t launches);

@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/runtime/memory.h"
+#include "bonfire/runtime/profile.h"
 #include "bonfire/runtime/separate_outputs.h"
 
 namespace bonfire::runtime {
@@ -298,9 +299,10 @@ class Planner {
 
   void add_step(PlanProgram& program, GraphNode& node) {
     Choice& choice = choices_.of_node.at(&node);
-    plan_->notes.push_back(
-        {std::string(node.name()), node.path, choice.candidate.name, choice.candidate.output_layouts});
+    plan_->notes.push_back(note_of(node, choice.candidate));
     if (choice.alias) return;
+    plan_->notes.back().program = static_cast<int>(&program - plan_->programs.data());
+    plan_->notes.back().step = static_cast<int>(program.program->steps.size());
     ProgramStep step;
     step.kernel = choice.candidate.build();
     step.label = "[" + std::string(node.name()) + "]" + (node.path.empty() ? "" : " in module " + node.path);

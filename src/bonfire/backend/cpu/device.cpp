@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -69,6 +70,27 @@ class CpuCompletion final : public Completion {
   std::condition_variable changed_;
   bool done_ = false;
   std::exception_ptr error_;
+};
+
+// Notes how long each step of one launch takes; does nothing without a place to note it.
+class StepTimer {
+ public:
+  explicit StepTimer(StepTimes* times) : times_(times) {
+    if (times_ == nullptr) return;
+    times_->seconds.emplace_back();
+    last_ = Clock::now();
+  }
+  void step_done() {
+    if (times_ == nullptr) return;
+    Clock::time_point now = Clock::now();
+    times_->seconds.back().push_back(std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  StepTimes* times_;
+  Clock::time_point last_;
 };
 
 class CpuQueue final : public Queue {
@@ -175,6 +197,7 @@ class CpuQueue final : public Queue {
       if (program.addresses[i].kind == AddressKind::scalars)
         launch.addresses[i] = launch.scalars.data() + program.addresses[i].offset;
     std::vector<void*> operands;
+    StepTimer timer(program.times.get());
     for (const ProgramStep& step : program.steps) {
       operands.clear();
       for (int index : step.inputs) operands.push_back(launch.addresses[index]);
@@ -189,6 +212,7 @@ class CpuQueue final : public Queue {
       } catch (const Error& error) {
         std::throw_with_nested(DeviceError(step.label + " failed on " + to_string(device_) + ": " + error.what()));
       }
+      timer.step_done();
     }
   }
 

@@ -1,0 +1,120 @@
+#include "bonfire/runtime/profile.h"
+
+#include <algorithm>
+#include <map>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::runtime {
+
+namespace {
+
+// Two for each multiplication with its addition.
+double operations_of(const GraphNode& node) {
+  std::string_view name = node.name();
+  const TensorSpec& result = node.outputs[0];
+  if (name.starts_with("matmul")) {
+    const Shape& a = node.inputs[0].spec().shape;
+    return 2.0 * static_cast<double>(result.shape.count()) *
+           static_cast<double>(a[node.attributes.flag("transpose_a") ? -2 : -1]);
+  }
+  if (name.starts_with("conv2d")) {
+    // Each element of y is a sum over one filter.
+    const Shape& weight = name == "conv2d_weight_gradient" ? result.shape : node.inputs[1].spec().shape;
+    const Shape& y = name.ends_with("gradient") ? node.inputs[0].spec().shape : result.shape;
+    return 2.0 * static_cast<double>(y.count()) * static_cast<double>(weight.count() / std::max<int64_t>(1, weight[0]));
+  }
+  return 0;
+}
+
+double median(std::vector<double> values) {
+  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+struct Sum {
+  double seconds = 0, operations = 0, bytes = 0;
+  int nodes = 0;
+};
+
+std::string speeds(double seconds, double operations, double bytes) {
+  std::string products = operations > 0 ? fmt::format("{:8.1f}", operations / seconds * 1e-9) : std::string(8, ' ');
+  return fmt::format("{} {:7.1f}", products, bytes / seconds * 1e-9);
+}
+
+void synchronize_devices(const Plan& plan) {
+  for (const PlanProgram& program : plan.programs) queue_of(program.program->device).synchronize();
+}
+
+}  // namespace
+
+PlanNote note_of(const GraphNode& node, const Candidate& candidate) {
+  PlanNote note{.node = std::string(node.name()),
+                .path = node.path,
+                .candidate = candidate.name,
+                .output_layouts = candidate.output_layouts};
+  for (const GraphValue& input : node.inputs) note.bytes += static_cast<double>(input.spec().bytes());
+  for (const TensorSpec& output : node.outputs) note.bytes += static_cast<double>(output.bytes());
+  if (!node.outputs.empty()) {
+    note.result = node.outputs[0];
+    note.operations = operations_of(node);
+  }
+  return note;
+}
+
+void start_profile(const Plan& plan) {
+  synchronize_devices(plan);
+  for (const PlanProgram& program : plan.programs) program.program->times = std::make_shared<StepTimes>();
+}
+
+void stop_profile(const Plan& plan) {
+  synchronize_devices(plan);
+  for (const PlanProgram& program : plan.programs) program.program->times = nullptr;
+}
+
+std::vector<NodeTime> profile_of(const Plan& plan) {
+  synchronize_devices(plan);
+  std::vector<NodeTime> times;
+  for (const PlanNote& note : plan.notes) {
+    if (note.program < 0) continue;
+    const Program& program = *plan.programs[static_cast<size_t>(note.program)].program;
+    std::vector<double> seconds;
+    if (program.times != nullptr)
+      for (const std::vector<double>& launch : program.times->seconds)
+        if (launch.size() == program.steps.size()) seconds.push_back(launch[static_cast<size_t>(note.step)]);
+    if (!seconds.empty()) times.push_back({&note, median(std::move(seconds))});
+  }
+  return times;
+}
+
+std::string print_profile(const Plan& plan) {
+  std::vector<NodeTime> times = profile_of(plan);
+  double total = 0;
+  std::map<std::string, Sum> by_op;
+  for (const NodeTime& time : times) {
+    total += time.seconds;
+    Sum& sum = by_op[time.note->node];
+    sum.seconds += time.seconds;
+    sum.operations += time.note->operations;
+    sum.bytes += time.note->bytes;
+    ++sum.nodes;
+  }
+  std::string text = fmt::format("{:>9} {:>6} {:>8} {:>7}  node (candidate)\n", "us", "share", "GFLOP/s", "GB/s");
+  for (const NodeTime& time : times) {
+    const PlanNote& note = *time.note;
+    std::string layout = note.output_layouts.empty() ? "" : to_string(note.output_layouts[0]);
+    text += fmt::format("{:9.1f} {:5.1f}% {}  {} ({}) {} {} {}\n", time.seconds * 1e6, 100 * time.seconds / total,
+                        speeds(time.seconds, note.operations, note.bytes), note.node, note.candidate,
+                        std::string(name_of(note.result.dtype)) + to_string(note.result.shape), layout, note.path);
+  }
+  std::vector<std::pair<std::string, Sum>> sums(by_op.begin(), by_op.end());
+  std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  text += fmt::format("sums by op, {:.1f} us in all\n", total * 1e6);
+  for (const auto& [op, sum] : sums)
+    text += fmt::format("{:9.1f} {:5.1f}% {}  {} x {}\n", sum.seconds * 1e6, 100 * sum.seconds / total,
+                        speeds(sum.seconds, sum.operations, sum.bytes), sum.nodes, op);
+  return text;
+}
+
+}  // namespace bonfire::runtime

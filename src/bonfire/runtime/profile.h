@@ -1,0 +1,33 @@
+#pragma once
+// Where the time of a step goes: each node of a plan, what was chosen for it, how long it takes and how fast that is.
+//
+//   start_profile(*plan);
+//   ...  // a few launches
+//   std::cout << print_profile(*plan);
+//
+// Only CPU devices note times.
+
+#include <string>
+#include <vector>
+
+#include "bonfire/runtime/plan.h"
+
+namespace bonfire::runtime {
+
+PlanNote note_of(const GraphNode& node, const Candidate& candidate);
+
+void start_profile(const Plan& plan);  // forgets what was noted before; waits for what is in flight
+void stop_profile(const Plan& plan);
+
+struct NodeTime {
+  const PlanNote* note;
+  double seconds;  // median over the launches
+};
+
+// Nodes in the order in which they run; empty before the first launch.
+std::vector<NodeTime> profile_of(const Plan& plan);
+
+// A line per node (time, share, GFLOP/s, GB/s, candidate, layout), then the sums by op, largest first.
+std::string print_profile(const Plan& plan);
+
+}  // namespace bonfire::runtime

@@ -1,0 +1,121 @@
+// Every candidate of the convolutions and matrix products, forced in turn, holds the rows of the op table: in f32
+// outputs and gradients are those of f64, and in bf16 those of f32.
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "bonfire/kernel/forced_kernel.h"
+#include "bonfire/ops/convolution.h"
+#include "bonfire/ops/matmul.h"
+#include "bonfire/runtime/plan_cache.h"
+#include "tests/ops/row_checks.h"
+
+namespace bonfire::op_test {
+namespace {
+
+OpCase convolution_row(std::string name, const Shape& x, const Shape& weight, const Conv2dOptions& options) {
+  return {.name = "conv2d/" + name,
+          .inputs = {floats(x), floats(weight), floats({weight[0]})},
+          .call = [options](const Inputs& in) { return conv2d(in[0], in[1], in[2], options); }};
+}
+
+OpCase product_row(std::string name, const Shape& a, const Shape& b, MatmulOptions options) {
+  return {.name = "matmul/" + name, .inputs = {floats(a), floats(b)}, .call = [options](const Inputs& in) {
+            return matmul(in[0], in[1], options);
+          }};
+}
+
+// Large enough for candidates that want many channels, whole tiles or whole blocks, and not quite multiples of them.
+std::vector<OpCase> larger_rows() {
+  return {
+      convolution_row("3x3", {2, 32, 13, 14}, {48, 32, 3, 3}, {.padding = {1, 1}}),
+      convolution_row("3x3_few_channels", {3, 5, 9, 8}, {20, 5, 3, 3}, {.padding = {1, 1}}),
+      convolution_row("3x3_no_padding", {2, 16, 12, 10}, {16, 16, 3, 3}, {}),
+      convolution_row("3x3_stride_2", {2, 32, 13, 14}, {16, 32, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}}),
+      convolution_row("1x1", {2, 64, 7, 7}, {32, 64, 1, 1}, {}),
+      convolution_row("1x1_stride_2", {2, 32, 8, 8}, {64, 32, 1, 1}, {.stride = {2, 2}}),
+      convolution_row("one_channel", {2, 1, 14, 14}, {32, 1, 5, 5}, {.padding = {2, 2}}),
+      convolution_row("7x7_stem", {1, 3, 20, 20}, {16, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}),
+      convolution_row("depthwise", {2, 32, 9, 9}, {32, 1, 3, 3}, {.padding = {1, 1}, .groups = 32}),
+      product_row("large", {96, 130}, {130, 80}, {}),
+      product_row("large_transposed", {130, 96}, {80, 130}, {.transpose_a = true, .transpose_b = true}),
+      product_row("large_batch", {3, 40, 64}, {3, 48, 64}, {.transpose_b = true}),
+  };
+}
+
+std::vector<OpCase> rows_of(const std::set<std::string>& ops) {
+  std::vector<OpCase> rows = larger_rows();
+  for (const OpCase& row : op_cases()) rows.push_back(row);
+  std::erase_if(rows, [&](const OpCase& row) { return !ops.contains(op_of(row.name)); });
+  return rows;
+}
+
+struct Family {
+  std::set<std::string> rows;   // of the table
+  std::set<std::string> nodes;  // what plans of these rows contain
+};
+
+void check_family(const Family& family) {
+  std::vector<OpCase> rows = rows_of(family.rows);
+  std::vector<std::vector<Tensor>> expected;
+  for (const OpCase& row : rows) {
+    expected.push_back(outputs_and_gradients(row, make_inputs(row, DType::f64)));
+    for (DType dtype : {DType::f32, DType::bf16})  // all candidates make themselves known
+      if (dtype == DType::f32 || row.runs_in_bf16)
+        for (const Tensor& result : outputs_and_gradients(row, make_inputs(row, dtype))) result.to_vector<double>();
+  }
+  std::set<std::string> names;
+  for (const std::string& node : family.nodes)
+    for (const std::string& name : offered_kernels(node)) names.insert(name);
+  EXPECT_FALSE(names.empty());
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    ForcedKernel forced(name);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      SCOPED_TRACE(rows[i].name);
+      expect_near(outputs_and_gradients(rows[i], make_inputs(rows[i], DType::f32)), expected[i], 1e-4, "f32");
+      if (rows[i].runs_in_bf16) check_bf16(rows[i]);
+    }
+  }
+}
+
+TEST(ForcedKernels, OfConvolutionHoldTheTable) {
+  check_family({{"conv2d", "conv2d_bias_act"},
+                {"conv2d", "conv2d_bias_act", "conv2d_input_gradient", "conv2d_weight_gradient"}});
+}
+
+TEST(ForcedKernels, OfMatmulHoldTheTable) {
+  check_family({{"matmul", "linear", "matmul_bias_act"}, {"matmul", "matmul_bias_act"}});
+}
+
+// The candidates that the plans compiled by `body` chose for nodes of this op.
+std::set<std::string> chosen_for(const std::string& op, const std::function<void()>& body) {
+  runtime::clear_plan_cache();
+  body();
+  std::set<std::string> names;
+  for (const auto& plan : runtime::cached_plans())
+    for (const runtime::PlanNote& note : plan->notes)
+      if (note.node == op) names.insert(note.candidate);
+  return names;
+}
+
+TEST(ForcedKernels, AreWhatThePlanUsesAndOnlyMeanwhile) {
+  OpCase row = convolution_row("3x3", {2, 16, 8, 8}, {16, 16, 3, 3}, {.padding = {1, 1}});
+  auto run = [&] { call(row, make_inputs(row, DType::f32))[0].to_vector<double>(); };
+  std::set<std::string> free = chosen_for("conv2d_bias_act", run);
+  for (const std::string& name : offered_kernels("conv2d_bias_act")) {
+    std::set<std::string> forced = chosen_for("conv2d_bias_act", [&] {
+      run();  // a plan made freely, of the same trace
+      ForcedKernel forced(name);
+      run();
+    });
+    std::set<std::string> both = free;
+    both.insert(name);
+    EXPECT_EQ(forced, both);
+  }
+  EXPECT_EQ(chosen_for("conv2d_bias_act", run), free);
+}
+
+}  // namespace
+}  // namespace bonfire::op_test
