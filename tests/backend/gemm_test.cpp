@@ -135,14 +135,53 @@ TEST_P(GemmTest, IsRightForOddSizesAndAllTransposes) {
       }
 }
 
+TEST_P(GemmTest, IsRightForBf16OfOddSizes) {
+  for (int64_t m : {1, 3, 14, 16, 17, 33})
+    for (int64_t n : {1, 6, 16, 31, 33, 50})
+      for (int64_t k : {1, 2, 25, 32, 33, 67})
+        for (int transposed = 0; transposed < 4; ++transposed) {
+          Gemm g = dense(m, n, k, transposed & 1, transposed & 2);
+          g.input = DType::bf16;
+          expect_right(g);
+        }
+}
+
 TEST_P(GemmTest, IsRightAcrossBlocksOfEveryLoop) {
-  for (bool ta : {false, true})
-    for (bool tb : {false, true}) {
-      expect_right(dense(67, 61, 1031, ta, tb), 2);  // several slices of K
-      expect_right(dense(521, 37, 19, ta, tb), 2);   // several blocks of A
-      expect_right(dense(37, 523, 19, ta, tb), 2);   // several blocks of B
-      expect_right(dense(13, 17, 4099, ta, tb), 2);  // K cut into parts
+  for (DType type : {DType::f32, DType::bf16})
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      auto expect = [&](int64_t m, int64_t n, int64_t k) {
+        Gemm g = dense(m, n, k, transposed & 1, transposed & 2);
+        g.input = type;
+        expect_right(g, 2);
+      };
+      expect(67, 61, 1031);  // several slices of K
+      expect(521, 37, 19);   // several blocks of A
+      expect(37, 523, 19);   // several blocks of B
+      expect(13, 17, 4099);  // K cut into parts
     }
+}
+
+// Small whole numbers, so that every product and every sum is a whole number below 2^24.
+TEST_P(GemmTest, ProductsOfBf16AreExactWhereSumsAre) {
+  for (auto [m, n, k] : {std::array<int64_t, 3>{35, 70, 129}, {70, 35, 1500}, {5, 40, 4100}}) {
+    Gemm g = dense(m, n, k, false, true);
+    g.input = DType::bf16;
+    Operands o(g);
+    auto round_all = [](Values& values, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) values.set(i, std::round(20 * values.at(i)));
+    };
+    round_all(o.a, m * k);
+    round_all(o.b, n * k);
+    run(g, o, 2);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0;
+        for (int64_t x = 0; x < k; ++x) sum += o.a.at(i * k + x) * o.b.at(j * k + x);
+        wrong += o.c.at(i * n + j) != sum;
+      }
+    EXPECT_EQ(wrong, 0) << describe(g);
+  }
 }
 
 TEST_P(GemmTest, IsRightForVectors) {
@@ -215,8 +254,8 @@ TEST_P(GemmTest, BatchesAreRightWhetherSmallLargeOrShared) {
 TEST_P(GemmTest, SameBitsForAnyNumberOfThreads) {
   for (Gemm g : {dense(80, 150, 600, false, false), dense(150, 40, 2100, true, false), dense(20, 20, 4000, false, true),
                  dense(40, 900, 40, true, true)})
-    for (DType output : {DType::f32, DType::bf16}) {
-      g.output = output;
+    for (DType type : {DType::f32, DType::bf16}) {
+      g.input = g.output = type;
       Operands one(g), other(g);
       run(g, one, 1);
       for (int threads : {2, 5}) {
@@ -230,16 +269,18 @@ TEST_P(GemmTest, SameBitsForAnyNumberOfThreads) {
 TEST_P(GemmTest, NotANumberPassesThroughReluAndBf16) {
   Gemm g = dense(3, 20, 4, false, false);
   g.activation = Activation::relu;
-  for (DType output : {DType::f32, DType::bf16}) {
-    g.output = output;
-    Operands o(g);
-    o.a.set(4, NAN);  // row 1
-    run(g, o, 1);
-    for (int64_t j = 0; j < g.n; ++j) {
-      EXPECT_FALSE(std::isnan(o.c.at(j)));
-      EXPECT_TRUE(std::isnan(o.c.at(g.ldc + j)));
+  for (DType input : {DType::f32, DType::bf16})
+    for (DType output : {DType::f32, DType::bf16}) {
+      g.input = input;
+      g.output = output;
+      Operands o(g);
+      o.a.set(4, NAN);  // row 1
+      run(g, o, 1);
+      for (int64_t j = 0; j < g.n; ++j) {
+        EXPECT_FALSE(std::isnan(o.c.at(j)));
+        EXPECT_TRUE(std::isnan(o.c.at(g.ldc + j)));
+      }
     }
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, GemmTest,

@@ -1,5 +1,6 @@
 // How patches get into panels. The rows of the image that a block of pixels sees are copied into scratch memory with
-// their zero padding (and widened from bf16). There every number of the patch matrix has a separable address,
+// their zero padding (and widened from bf16, unless panels are bf16). There every number of the patch matrix has a
+// separable address,
 //   scratch[pixel_offset + element_offset],
 // so that the packing of matrices serves. Neighbouring pixels must be neighbours in memory for it to be fast in
 // row-major images; for that, columns are sorted by their remainder modulo the step when rows are copied.
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <type_traits>
 #include <vector>
 
 #include "bonfire/tensor/dtype.h"
@@ -83,6 +85,21 @@ class PaddedPatches final : public PanelSource<Acc> {
   }
 
   void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const override {
+    pack_as<Acc>(block, width, panels, scratch.data());
+  }
+
+  bool is_bf16() const override { return std::is_same_v<Element, bfloat16>; }
+  void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const override {
+    if constexpr (std::is_same_v<Element, bfloat16>)
+      pack_as<bfloat16>(block, layout, panels, reinterpret_cast<bfloat16*>(scratch.data()));
+    else
+      PanelSource<Acc>::pack_bf16(block, layout, panels, scratch);
+  }
+
+ private:
+  // Scratch holds numbers of type `Number`.
+  template <class Number, class Packed>
+  void pack_as(const PanelBlock& block, PanelLayout layout, Packed* panels, Number* scratch) const {
     const int64_t pixel = pixels_are_lanes_ ? block.lane : block.k;
     const int64_t pixels = pixels_are_lanes_ ? block.lanes : block.kc;
     const int64_t element = pixels_are_lanes_ ? block.k : block.lane;
@@ -92,7 +109,7 @@ class PaddedPatches final : public PanelSource<Acc> {
     const int64_t taps = g_.taps_y * g_.taps_x;
     const int64_t channel = g_.channels_last ? 0 : element / taps;
     const int64_t channel_end = g_.channels_last ? g_.channels : (element + elements - 1) / taps + 1;
-    Acc* base = scratch.data() + kSlack;
+    Number* base = scratch + kSlack;
     const bool loaded = g_.channels_last && pixels_are_lanes_ && block.same_lanes;
     if (!loaded) load(window, channel, channel_end, base);
 
@@ -103,18 +120,17 @@ class PaddedPatches final : public PanelSource<Acc> {
       element_offsets(element, channel, channel_pitch, k_offsets);
     else
       pixel_offsets(window, pixel, k_offsets);
-    const int64_t group = 8 * width;  // lanes
+    const int64_t group = 8 * layout.width;  // lanes
     for (int64_t lane = 0; lane < block.lanes; lane += group) {
       const std::span<int64_t> lane_offsets(lane_offset, static_cast<size_t>(std::min(group, block.lanes - lane)));
       if (pixels_are_lanes_)
         pixel_offsets(window, pixel + lane, lane_offsets);
       else
         element_offsets(element + lane, channel, channel_pitch, lane_offsets);
-      pack_panels<Acc, Acc>(base, lane_offsets, k_offsets, width, true, panels + lane * block.kc);
+      pack_panels<Number, Packed>(base, lane_offsets, k_offsets, layout, true, panels + lane * layout.steps(block.kc));
     }
   }
 
- private:
   // Of a column `x - left_` of the image in a row of scratch memory.
   int64_t column_offset(int64_t column) const {
     if (g_.channels_last) return column * g_.channels;
@@ -147,7 +163,8 @@ class PaddedPatches final : public PanelSource<Acc> {
   }
 
   // Row-major: [channel][scratch row][column, by remainder]; channels-last: [scratch row][column][channel].
-  void load(const Window& window, int64_t channel, int64_t channel_end, Acc* to) const {
+  template <class Number>
+  void load(const Window& window, int64_t channel, int64_t channel_end, Number* to) const {
     const int64_t planes = g_.channels_last ? 1 : channel_end - channel;
     for (int64_t plane = 0; plane < planes; ++plane)
       for (int64_t image = window.first_image; image <= window.last_image; ++image) {
@@ -159,7 +176,7 @@ class PaddedPatches final : public PanelSource<Acc> {
           if (i % g_.step_y >= span_y_) continue;  // between patches
           const int64_t y = begin * g_.step_y + top_ + i;
           if (y < 0 || y >= g_.height)
-            std::fill(to, to + row_pitch_, Acc{0});
+            std::fill(to, to + row_pitch_, Number{0});
           else if (g_.channels_last)
             copy_pixels(from + y * g_.stride_y, to);
           else
@@ -169,33 +186,35 @@ class PaddedPatches final : public PanelSource<Acc> {
   }
 
   // The columns of one row of the image that pixels see, zero outside it.
-  void copy_pixels(const Element* from, Acc* to) const {
+  template <class Number>
+  void copy_pixels(const Element* from, Number* to) const {
     const int64_t count = row_pitch_ / g_.channels;
     const int64_t begin = std::clamp<int64_t>(-left_, 0, count);
     const int64_t end = std::clamp<int64_t>(g_.width - left_, begin, count);
-    std::fill(to, to + begin * g_.channels, Acc{0});
+    std::fill(to, to + begin * g_.channels, Number{0});
     const Element* pixel = from + (left_ + begin) * g_.stride_x;
     if (g_.stride_x == g_.channels)
       std::copy_n(pixel, (end - begin) * g_.channels, to + begin * g_.channels);
     else
       for (int64_t column = begin; column < end; ++column, pixel += g_.stride_x)
         std::copy_n(pixel, g_.channels, to + column * g_.channels);
-    std::fill(to + end * g_.channels, to + row_pitch_, Acc{0});
+    std::fill(to + end * g_.channels, to + row_pitch_, Number{0});
   }
 
-  void copy_row(const Element* from, Acc* to) const {
+  template <class Number>
+  void copy_row(const Element* from, Number* to) const {
     // Where steps are longer than patches, some columns lie between them.
     for (int64_t phase = 0; phase < std::min(g_.step_x, span_x_); ++phase, to += phase_pitch_) {
       // Columns left_ + phase + i * step_x.
       const int64_t first = left_ + phase, step = g_.step_x;
       const int64_t begin = std::clamp<int64_t>((-first + step - 1) / step, 0, phase_pitch_);
       const int64_t end = std::clamp<int64_t>((g_.width - first + step - 1) / step, begin, phase_pitch_);
-      std::fill(to, to + begin, Acc{0});
+      std::fill(to, to + begin, Number{0});
       if (step == 1)
         std::copy(from + first + begin, from + first + end, to + begin);
       else
         for (int64_t i = begin; i < end; ++i) to[i] = from[first + i * step];
-      std::fill(to + end, to + phase_pitch_, Acc{0});
+      std::fill(to + end, to + phase_pitch_, Number{0});
     }
   }
 

@@ -23,31 +23,6 @@ constexpr int64_t kMaxTile = 1024;  // >= mr * nr of every kernel
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-const GemmKernels& kernels_of(InstructionSet set) {
-  static const GemmKernels generic = gemm_kernels_generic();
-  switch (set) {
-#if defined(BONFIRE_HAVE_NEON)
-    case InstructionSet::neon: {
-      static const GemmKernels neon = gemm_kernels_neon();
-      return neon;
-    }
-#endif
-#if defined(BONFIRE_HAVE_AVX2)
-    case InstructionSet::avx2: {
-      static const GemmKernels avx2 = gemm_kernels_avx2();
-      return avx2;
-    }
-#endif
-#if defined(BONFIRE_HAVE_AVX512)
-    case InstructionSet::avx512: {
-      static const GemmKernels avx512 = gemm_kernels_avx512();
-      return avx512;
-    }
-#endif
-    default: return generic;
-  }
-}
-
 std::byte* align(std::byte* pointer) {
   auto address = reinterpret_cast<uintptr_t>(pointer);
   return pointer + (round_up(static_cast<int64_t>(address), kAlignment) - static_cast<int64_t>(address));
@@ -80,24 +55,9 @@ class Arena {
   int64_t used_ = 0;
 };
 
-}  // namespace
-
-template <class Acc>
-const GemmKernel<Acc>& gemm_kernel() {
-  const GemmKernels& kernels = kernels_of(instruction_set());
-  if constexpr (std::is_same_v<Acc, float>)
-    return kernels.f32;
-  else
-    return kernels.f64;
-}
-template const GemmKernel<float>& gemm_kernel();
-template const GemmKernel<double>& gemm_kernel();
-
-namespace {
-
 // How a product is cut into tasks. Only `block_m` and `block_n` depend on the thread count, and they do not change the
 // order of additions.
-template <class Acc>
+template <class Acc, class Packed>
 struct Cut {
   int64_t kc;      // longest slice of K
   int64_t parts;   // of K whose sums are kept apart until the end
@@ -108,9 +68,9 @@ struct Cut {
   int64_t block_m, block_n;  // of a task
   int64_t slots;             // tasks at a time
 
-  Cut(const Product<Acc>& p, const GemmKernel<Acc>& kernel, int threads) {
+  Cut(const Product<Acc>& p, const TileKernel<Acc, Packed>& kernel, int threads) {
     const int64_t slices = std::max<int64_t>(1, ceil_div(p.k, kernel.kc));
-    kc = ceil_div(p.k, slices);
+    kc = round_up(ceil_div(p.k, slices), kernel.group());
     block_m = kPrivateBlockFactor * kernel.block_a;
     block_n = kPrivateBlockFactor * kernel.block_b;
     const int64_t blocks = ceil_div(p.m, block_m) * ceil_div(p.n, block_n);
@@ -121,11 +81,12 @@ struct Cut {
 
     // Packing B does not pay when each of its numbers is used by one tile, or by a few from the first-level cache.
     const int64_t tiles = ceil_div(p.m, kernel.mr), b_bytes = p.n * p.k * static_cast<int64_t>(sizeof(Acc));
-    b_in_place = parts == 1 && p.b->step_in_place() != 0 && (tiles == 1 || (tiles <= 6 && b_bytes <= kInPlaceBytes));
+    b_in_place = std::is_same_v<Acc, Packed> && parts == 1 && p.b->step_in_place() != 0 &&
+                 (tiles == 1 || (tiles <= 6 && b_bytes <= kInPlaceBytes));
     const bool stream_a = p.m >= p.n && !b_in_place;
     const int64_t width = stream_a ? kernel.nr : kernel.mr;
     const int64_t lanes = stream_a ? p.n : p.m;
-    shared_lanes = kSharedBytes / static_cast<int64_t>(sizeof(Acc)) / std::max<int64_t>(1, p.k) / width * width;
+    shared_lanes = kSharedBytes / static_cast<int64_t>(sizeof(Packed)) / std::max<int64_t>(1, p.k) / width * width;
     // Sums of a bf16 result are kept per task while K runs over several slices.
     if (p.out_type == OutputType::bf16) shared_lanes = std::min(shared_lanes, 2048 / width * width);
     const bool share = parts == 1 && shared_lanes >= std::min<int64_t>(lanes, 256);
@@ -154,19 +115,19 @@ struct Cut {
 };
 
 // What a task needs for itself.
-template <class Acc>
+template <class Acc, class Packed>
 struct Slot {
-  Acc* a;  // [block_m, kc] as panels, when A is not shared
-  Acc* b;  // [block_n, kc] as panels, when B is not shared
+  Packed* a;  // [block_m, kc] as panels, when A is not shared
+  Packed* b;  // [block_n, kc] as panels, when B is not shared
   std::span<Acc> scratch_a, scratch_b;
   Acc* sums;            // [block_m, block_n], for a bf16 result
   int64_t* row_offset;  // [block_m]
   int64_t* row_stride;  // [block_m / mr]: between the rows of a tile, 0 when it varies
   int64_t* col_offset;  // [block_n]
 
-  Slot(const Product<Acc>& p, const Cut<Acc>& cut, Arena& arena) {
-    a = arena.take<Acc>(cut.share_a ? 0 : cut.block_m * cut.kc);
-    b = arena.take<Acc>(cut.share_b ? 0 : (cut.b_in_place ? kMaxPanelWidth : cut.block_n) * cut.kc);
+  Slot(const Product<Acc>& p, const Cut<Acc, Packed>& cut, Arena& arena) {
+    a = arena.take<Packed>(cut.share_a ? 0 : cut.block_m * cut.kc);
+    b = arena.take<Packed>(cut.share_b ? 0 : (cut.b_in_place ? kMaxPanelWidth : cut.block_n) * cut.kc);
     auto scratch = [&](const PanelSource<Acc>& source, int64_t lanes) -> std::span<Acc> {
       int64_t size = source.scratch_size(lanes, cut.kc);
       return {arena.take<Acc>(size), static_cast<size_t>(size)};
@@ -181,18 +142,19 @@ struct Slot {
   }
 };
 
-template <class Acc>
+template <class Acc, class Packed>
 class Multiplication {
  public:
-  Multiplication(const Product<Acc>& product, std::byte* workspace, ThreadPool* pool, int threads)
-      : p_(product), kernel_(gemm_kernel<Acc>()), cut_(product, kernel_, threads), pool_(pool) {
+  Multiplication(const Product<Acc>& product, const TileKernel<Acc, Packed>& kernel, std::byte* workspace,
+                 ThreadPool* pool, int threads)
+      : p_(product), kernel_(kernel), cut_(product, kernel_, threads), pool_(pool) {
     Arena arena(workspace);
     partial_stride_ = round_up(p_.n, kernel_.nr);
     if (cut_.parts > 1) partial_ = arena.take<Acc>(cut_.parts * p_.m * partial_stride_);
-    if (cut_.share_a || cut_.share_b) shared_ = arena.take<Acc>(cut_.shared_lanes * p_.k);
+    if (cut_.share_a || cut_.share_b) shared_ = arena.take<Packed>(cut_.shared_lanes * round_up(p_.k, kernel_.group()));
     slots_ = workspace ? workspace + arena.used() : nullptr;
     Arena slot(nullptr);
-    Slot<Acc>(p_, cut_, slot);
+    Slot<Acc, Packed>(p_, cut_, slot);
     slot_bytes_ = slot.used();
     bytes_ = arena.used() + slot_bytes_ * static_cast<size_t>(cut_.slots);
   }
@@ -214,9 +176,9 @@ class Multiplication {
     int64_t part;
   };
 
-  Slot<Acc> slot_at(int64_t index) const {
+  Slot<Acc, Packed> slot_at(int64_t index) const {
     Arena arena(slots_ + slot_bytes_ * static_cast<size_t>(index));
-    return Slot<Acc>(p_, cut_, arena);
+    return Slot<Acc, Packed>(p_, cut_, arena);
   }
 
   void run_shared() {
@@ -236,17 +198,25 @@ class Multiplication {
   // The panels of each slice of K stand together: slice by slice, then panel by panel.
   void pack_shared(int64_t lane, int64_t lanes) {
     const PanelSource<Acc>& source = cut_.share_a ? *p_.a : *p_.b;
-    const int width = cut_.share_a ? kernel_.mr : kernel_.nr;
-    shared_count_ = round_up(lanes, width);
-    const int64_t group = std::min<int64_t>(shared_count_, 16 * width);
+    const PanelLayout layout = cut_.share_a ? kernel_.layout_a() : kernel_.layout_b();
+    shared_count_ = round_up(lanes, layout.width);
+    const int64_t group = std::min<int64_t>(shared_count_, 16 * layout.width);
     const int64_t groups = ceil_div(lanes, group), slices = p_.k == 0 ? 0 : ceil_div(p_.k, cut_.kc);
     for_each_task(pool_, cut_.slots, groups * slices, [&](int64_t slot, int64_t task) {
       const int64_t k = task / groups * cut_.kc, first = task % groups * group;
       const PanelBlock block{lane + first, std::min(group, lanes - first), k, std::min(cut_.kc, p_.k - k)};
-      Slot<Acc> own = slot_at(slot);
-      source.pack(block, width, shared_ + shared_count_ * k + first * block.kc,
-                  cut_.share_a ? own.scratch_a : own.scratch_b);
+      Slot<Acc, Packed> own = slot_at(slot);
+      pack(source, block, layout, shared_ + shared_count_ * k + first * layout.steps(block.kc),
+           cut_.share_a ? own.scratch_a : own.scratch_b);
     });
+  }
+
+  static void pack(const PanelSource<Acc>& source, const PanelBlock& block, PanelLayout layout, Packed* panels,
+                   std::span<Acc> scratch) {
+    if constexpr (std::is_same_v<Acc, Packed>)
+      source.pack(block, layout.width, panels, scratch);
+    else
+      source.pack_bf16(block, layout, panels, scratch);
   }
 
   void run_private() {
@@ -258,36 +228,38 @@ class Multiplication {
     });
   }
 
-  void compute(const Slot<Acc>& slot, const Area& area) {
+  void compute(const Slot<Acc, Packed>& slot, const Area& area) {
     p_.rows.offsets(area.i, {slot.row_offset, static_cast<size_t>(area.rows)});
     p_.cols.offsets(area.j, {slot.col_offset, static_cast<size_t>(area.cols)});
     for (int64_t i = 0; i < area.rows; i += kernel_.mr)
       slot.row_stride[i / kernel_.mr] = even_stride(slot.row_offset + i, std::min<int64_t>(kernel_.mr, area.rows - i));
+    if (kernel_.begin) kernel_.begin();
     const int64_t k_begin = area.part * cut_.k_part, k_end = std::min(p_.k, k_begin + cut_.k_part);
     int64_t k = k_begin;
     do {
       const int64_t kc = std::min(cut_.kc, k_end - k);
-      const Acc* a = slot.a;
-      const Acc* b = slot.b;
+      const Packed* a = slot.a;
+      const Packed* b = slot.b;
       if (cut_.share_a)
         a = shared_ + shared_count_ * k;
       else
-        p_.a->pack({area.i, area.rows, k, kc, k > k_begin}, kernel_.mr, slot.a, slot.scratch_a);
+        pack(*p_.a, {area.i, area.rows, k, kc, k > k_begin}, kernel_.layout_a(), slot.a, slot.scratch_a);
       if (cut_.share_b)
         b = shared_ + shared_count_ * k;
       else if (!cut_.b_in_place)
-        p_.b->pack({area.j, area.cols, k, kc, k > k_begin}, kernel_.nr, slot.b, slot.scratch_b);
-      const Slice slice{kc, k == k_begin, k + kc == k_end};
-      if (cut_.b_in_place)
-        compute_in_place(slot, area, a, k, slice);
-      else
-        compute_slice(slot, area, a, b, slice);
+        pack(*p_.b, {area.j, area.cols, k, kc, k > k_begin}, kernel_.layout_b(), slot.b, slot.scratch_b);
+      const Slice slice{round_up(kc, kernel_.group()), k == k_begin, k + kc == k_end};
+      if constexpr (std::is_same_v<Acc, Packed>) {
+        if (cut_.b_in_place) compute_in_place(slot, area, a, k, slice);
+      }
+      if (!cut_.b_in_place) compute_slice(slot, area, a, b, slice);
       k += kc;
     } while (k < k_end);
+    if (kernel_.end) kernel_.end();
   }
 
   struct Slice {
-    int64_t kc;
+    int64_t kc;  // as packed
     bool first, last;
   };
   struct Tile {
@@ -295,18 +267,19 @@ class Multiplication {
     int rows, cols;
   };
   struct Operands {  // panels of a tile
-    const Acc* a;
-    const Acc* b;
+    const Packed* a;
+    const Packed* b;
     int64_t b_stride;
   };
 
-  void compute_slice(const Slot<Acc>& slot, const Area& area, const Acc* a, const Acc* b, const Slice& slice) {
+  void compute_slice(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, const Packed* b,
+                     const Slice& slice) {
     const int64_t chunk = round_up(kernel_.block_a, kernel_.mr);  // lanes of A that stay in the second-level cache
     for (int64_t begin = 0; begin < area.rows; begin += chunk) {
       const int64_t end = std::min(begin + chunk, area.rows), tiles = ceil_div(end - begin, kernel_.mr);
       const int64_t share = ceil_div(kernel_.nr * slice.kc, tiles);  // of the next panel of B, per tile
       for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
-        const Acc* next = b + (j + kernel_.nr) * slice.kc;
+        const Packed* next = b + (j + kernel_.nr) * slice.kc;
         for (int64_t i = begin; i < end; i += kernel_.mr, next += share) {
           if (j + kernel_.nr < area.cols) prefetch(next, share);
           compute_tile(slot, area, i, j, {a + i * slice.kc, b + j * slice.kc, kernel_.nr}, slice);
@@ -315,7 +288,8 @@ class Multiplication {
     }
   }
 
-  void compute_in_place(const Slot<Acc>& slot, const Area& area, const Acc* a, int64_t k, const Slice& slice) {
+  void compute_in_place(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, int64_t k,
+                        const Slice& slice) {
     for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
       const int64_t cols = std::min<int64_t>(kernel_.nr, area.cols - j);
       const bool whole = cols % kernel_.lanes == 0;
@@ -326,11 +300,11 @@ class Multiplication {
     }
   }
 
-  static void prefetch(const Acc* data, int64_t count) {
-    for (int64_t i = 0; i < count; i += kAlignment / static_cast<int64_t>(sizeof(Acc))) __builtin_prefetch(data + i);
+  static void prefetch(const Packed* data, int64_t count) {
+    for (int64_t i = 0; i < count; i += kAlignment / static_cast<int64_t>(sizeof(Packed))) __builtin_prefetch(data + i);
   }
 
-  void compute_tile(const Slot<Acc>& slot, const Area& area, int64_t i, int64_t j, const Operands& operands,
+  void compute_tile(const Slot<Acc, Packed>& slot, const Area& area, int64_t i, int64_t j, const Operands& operands,
                     const Slice& slice) {
     const Tile tile{i, j, static_cast<int>(std::min<int64_t>(kernel_.mr, area.rows - i)),
                     static_cast<int>(std::min<int64_t>(kernel_.nr, area.cols - j))};
@@ -363,8 +337,8 @@ class Multiplication {
 
   bool has_epilogue() const { return p_.row_bias || p_.col_bias || p_.activation != Activation::none; }
 
-  void finish(const Slot<Acc>& slot, const Area& area, const Tile& tile, const Acc* sums, int64_t stride, bool add,
-              bool epilogue) const {
+  void finish(const Slot<Acc, Packed>& slot, const Area& area, const Tile& tile, const Acc* sums, int64_t stride,
+              bool add, bool epilogue) const {
     finish({.tile = sums,
             .tile_stride = stride,
             .rows = tile.rows,
@@ -417,12 +391,12 @@ class Multiplication {
   }
 
   const Product<Acc>& p_;
-  const GemmKernel<Acc>& kernel_;
-  Cut<Acc> cut_;
+  const TileKernel<Acc, Packed>& kernel_;
+  Cut<Acc, Packed> cut_;
   ThreadPool* pool_;
   Acc* partial_ = nullptr;  // [parts, m, partial_stride_]
   int64_t partial_stride_;
-  Acc* shared_ = nullptr;     // [slices][shared_count_, kc] as panels
+  Packed* shared_ = nullptr;  // [slices][shared_count_, kc] as panels
   int64_t shared_count_ = 0;  // lanes in it now
   std::byte* slots_;
   size_t slot_bytes_, bytes_;
@@ -430,22 +404,35 @@ class Multiplication {
 
 int threads_of(ThreadPool* pool) { return pool ? pool->size() : 1; }
 
+// Calls body with the kernel that suits the operands.
+template <class Acc, class Body>
+auto with_kernel(const Product<Acc>& product, const Body& body) {
+  if constexpr (std::is_same_v<Acc, float>)
+    if (const Bf16Kernel* kernel = bf16_kernel(); kernel && product.a->is_bf16() && product.b->is_bf16())
+      return body(static_cast<const TileKernel<float, uint16_t>&>(*kernel));
+  return body(static_cast<const TileKernel<Acc, Acc>&>(gemm_kernel<Acc>()));
+}
+
 }  // namespace
 
 template <class Acc>
 size_t product_workspace(const Product<Acc>& product, int threads) {
   if (product.m == 0 || product.n == 0) return 0;
-  return Multiplication<Acc>(product, nullptr, nullptr, threads).bytes() + kAlignment;
+  return with_kernel(product, [&]<class Packed>(const TileKernel<Acc, Packed>& kernel) {
+    return Multiplication<Acc, Packed>(product, kernel, nullptr, nullptr, threads).bytes() + kAlignment;
+  });
 }
 
 template <class Acc>
 void multiply(const Product<Acc>& product, std::span<std::byte> workspace, ThreadPool* pool) {
   if (product.m == 0 || product.n == 0) return;
   std::byte* base = align(workspace.data());
-  Multiplication<Acc> multiplication(product, base, pool, threads_of(pool));
-  BONFIRE_CHECK(base + multiplication.bytes() <= workspace.data() + workspace.size(),
-                "workspace of {} bytes, product_workspace() says more", workspace.size());
-  multiplication.run();
+  with_kernel(product, [&]<class Packed>(const TileKernel<Acc, Packed>& kernel) {
+    Multiplication<Acc, Packed> multiplication(product, kernel, base, pool, threads_of(pool));
+    BONFIRE_CHECK(base + multiplication.bytes() <= workspace.data() + workspace.size(),
+                  "workspace of {} bytes, product_workspace() says more", workspace.size());
+    multiplication.run();
+  });
 }
 
 template size_t product_workspace(const Product<float>&, int);

@@ -14,6 +14,9 @@
 // that, both are packed privately, and a small result (the gradient of a convolution's weight) is also cut along K into
 // a number of parts that are summed at the end. All that decides the order of additions follows from the shape alone,
 // so results do not depend on the thread count.
+//
+// Where the processor multiplies bf16 and both operands are made of it, their panels are bf16 too (pack_bf16);
+// otherwise they are widened while they are packed.
 
 #include <array>
 #include <atomic>
@@ -21,9 +24,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 
 #include "bonfire/backend/cpu/gemm_kernel.h"
 #include "bonfire/base/thread_pool.h"
+#include "bonfire/tensor/dtype.h"
 
 namespace bonfire::cpu {
 
@@ -68,6 +73,10 @@ class PanelSource {
   // multiplied where they are; otherwise 0.
   virtual int64_t step_in_place() const { return 0; }
   virtual const Acc* in_place(int64_t /*lane*/, int64_t /*k*/) const { return nullptr; }
+
+  // Whether all numbers are bf16, and pack_bf16() is there. It writes their bits, like pack() otherwise.
+  virtual bool is_bf16() const { return false; }
+  virtual void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const;
 };
 
 // An operand that lies in memory: element (lane, k) is data[lanes.offset(lane) + k.offset(k)].
@@ -78,16 +87,22 @@ class MemorySource final : public PanelSource<Acc> {
   void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const override;
   int64_t step_in_place() const override;
   const Acc* in_place(int64_t lane, int64_t k) const override;
+  bool is_bf16() const override { return std::is_same_v<Element, bfloat16>; }
+  void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const override;
 
  private:
+  template <class Packed>
+  void pack_as(const PanelBlock& block, PanelLayout layout, Packed* panels) const;
+
   const Element* data_;
   Axis lanes_, k_;
 };
 
-// Packs lanes at data[lane_offset[i] + k_offset[k]]. `over_read` as in PackPanel.
-template <class Element, class Acc>
+// Packs lanes at data[lane_offset[i] + k_offset[k]]. `over_read` as in PackPanels. Packed is the type of the sums, or
+// uint16_t for bf16.
+template <class Element, class Packed>
 void pack_panels(const Element* data, std::span<const int64_t> lane_offset, std::span<const int64_t> k_offset,
-                 int width, bool over_read, Acc* panels);
+                 PanelLayout layout, bool over_read, Packed* panels);
 
 enum class OutputType : uint8_t { same, bf16 };  // same: that of the sums
 

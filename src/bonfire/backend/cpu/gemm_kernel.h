@@ -5,6 +5,9 @@
 //   panel[k * width + lane], zero for lanes beyond the operand's edge.
 // A panel of A is mr lanes wide, one of B nr lanes; a tile is their product, mr x nr numbers that stay in registers
 // while k runs.
+//
+// Instructions that multiply bf16 and add in f32 want neighbouring steps of K side by side. Their panels are
+//   panel[k / group][lane][k % group], zero for steps beyond the end of K.
 
 #include <cstdint>
 
@@ -14,18 +17,31 @@ namespace bonfire::cpu {
 
 enum class Activation : uint8_t { none, relu, gelu_tanh };
 
+// How an operand is packed.
+struct PanelLayout {
+  int width;         // lanes of a panel
+  int group = 1;     // steps of K side by side
+  int multiple = 1;  // a slice of K is filled up with zeros to a multiple of this
+
+  PanelLayout(int panel_width) : width(panel_width) {}
+  PanelLayout(int panel_width, int k_group, int k_multiple)
+      : width(panel_width), group(k_group), multiple(k_multiple) {}
+  int64_t steps(int64_t kc) const { return (kc + multiple - 1) / multiple * multiple; }
+};
+
 // Panels to pack: lane i, step k is source[lane_offset[i] + k_offset[k]]. Panel p holds lanes [p * width, p * width +
-// width) and stands at panels + p * width * kc; lanes that are missing in the last one are filled with zeros.
-template <class Source, class Acc>
+// width) and stands at panels + p * width * layout.steps(kc); lanes that are missing in the last one are filled with
+// zeros.
+template <class Source, class Packed>
 struct PackPanels {
   const Source* source;
   const int64_t* lane_offset;  // [lanes]
   int64_t lanes;
-  int width;
+  PanelLayout layout;
   const int64_t* k_offset;  // [kc]
   int64_t kc;
   bool over_read;  // reading up to one vector before and after any element is allowed
-  Acc* panels;     // [lanes / width][kc, width]
+  Packed* panels;  // [lanes / width][steps(kc), width]
 };
 
 // The end of a tile: out = activation(tile + bias (+ out)), with out in f32, f64 or bf16.
@@ -44,23 +60,43 @@ struct FinishTile {
   Activation activation;
 };
 
-template <class Acc>
-struct GemmKernel {
+// What the driver needs to know to cut a product into tiles and to multiply them. Operands are packed as numbers of
+// type Packed (uint16_t: the bits of bf16), sums are kept as Acc.
+template <class Acc, class Packed>
+struct TileKernel {
   int mr, nr;
-  int lanes;        // of one vector
-  int64_t kc;       // longest slice of K: a panel of B stays in the first-level cache
-  int64_t block_a;  // lanes of A whose slices stay in the second-level cache
+  int group_a = 1, group_b = 1;  // of panels; a slice of K is packed as whole groups of the larger one
+  int lanes;                     // of one vector of sums
+  int64_t kc;                    // longest slice of K: a panel of B stays in the first-level cache
+  int64_t block_a;               // lanes of A whose slices stay in the second-level cache
   int64_t block_b;
 
-  // c[r * c_stride + j] = sum over k of a[k * mr + r] * b[k * b_stride + j] (+ c when add), for r < rows and
-  // j < cols rounded up to whole vectors.
-  void (*multiply)(int rows, int cols, int64_t kc, const Acc* a, const Acc* b, int64_t b_stride, Acc* c,
+  // c[r * c_stride + j] = sum over k of a(r, k) * b(k, j) (+ c when add), for r < rows and j < cols rounded up to whole
+  // vectors. Without groups, a(r, k) is a[k * mr + r] and b(k, j) is b[k * b_stride + j].
+  void (*multiply)(int rows, int cols, int64_t kc, const Packed* a, const Packed* b, int64_t b_stride, Acc* c,
                    int64_t c_stride, bool add);
+  void (*finish)(const FinishTile<Acc>& tile);  // null in tables of bf16: as for f32
+
+  // Where not null, a thread calls these before its first and after its last multiply() of a task.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+
+  int group() const { return group_a > group_b ? group_a : group_b; }
+  PanelLayout layout_a() const { return {mr, group_a, group()}; }
+  PanelLayout layout_b() const { return {nr, group_b, group()}; }
+};
+
+template <class Acc>
+struct GemmKernel : TileKernel<Acc, Acc> {
   // out[r] = sum over k of rows[r * row_stride + k] * x[k], for r < count.
   void (*dot)(int64_t count, int64_t k, const Acc* rows, int64_t row_stride, const Acc* x, Acc* out);
-  void (*finish)(const FinishTile<Acc>& tile);
   void (*pack)(const PackPanels<Acc, Acc>& panels);
   void (*pack_bf16)(const PackPanels<uint16_t, Acc>& panels);  // bits of bf16; null for f64
+};
+
+// Products of bf16 with sums in f32.
+struct Bf16Kernel : TileKernel<float, uint16_t> {
+  void (*pack)(const PackPanels<uint16_t, uint16_t>& panels);
 };
 
 inline constexpr int64_t kMaxSliceK = 1024;  // >= kc of every kernel
@@ -69,15 +105,20 @@ inline constexpr int kMaxPanelWidth = 64;    // >= mr and nr of every kernel
 struct GemmKernels {
   GemmKernel<float> f32;
   GemmKernel<double> f64;
+  Bf16Kernel bf16{};  // without multiply(): bf16 is widened to f32 while it is packed
 };
 
 GemmKernels gemm_kernels_generic();
 GemmKernels gemm_kernels_neon();
 GemmKernels gemm_kernels_avx2();
 GemmKernels gemm_kernels_avx512();
+Bf16Kernel gemm_kernel_neonbf16();
+Bf16Kernel gemm_kernel_avx512bf16();
+Bf16Kernel gemm_kernel_amx();
 
 // The table of instruction_set().
 template <class Acc>
 const GemmKernel<Acc>& gemm_kernel();
+const Bf16Kernel* bf16_kernel();  // null where bf16 is widened
 
 }  // namespace bonfire::cpu

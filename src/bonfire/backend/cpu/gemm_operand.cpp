@@ -51,40 +51,65 @@ void Axis::offsets(int64_t first, std::span<int64_t> out) const {
   }
 }
 
-template <class Element, class Acc>
+template <class Element, class Packed>
 void pack_panels(const Element* data, std::span<const int64_t> lane_offset, std::span<const int64_t> k_offset,
-                 int width, bool over_read, Acc* panels) {
-  const GemmKernel<Acc>& kernel = gemm_kernel<Acc>();
+                 PanelLayout layout, bool over_read, Packed* panels) {
   auto request = [&]<class Source>(const Source* source) {
-    return PackPanels<Source, Acc>{.source = source,
-                                   .lane_offset = lane_offset.data(),
-                                   .lanes = static_cast<int64_t>(lane_offset.size()),
-                                   .width = width,
-                                   .k_offset = k_offset.data(),
-                                   .kc = static_cast<int64_t>(k_offset.size()),
-                                   .over_read = over_read,
-                                   .panels = panels};
+    return PackPanels<Source, Packed>{.source = source,
+                                      .lane_offset = lane_offset.data(),
+                                      .lanes = static_cast<int64_t>(lane_offset.size()),
+                                      .layout = layout,
+                                      .k_offset = k_offset.data(),
+                                      .kc = static_cast<int64_t>(k_offset.size()),
+                                      .over_read = over_read,
+                                      .panels = panels};
   };
-  if constexpr (std::is_same_v<Element, bfloat16>)
-    kernel.pack_bf16(request(reinterpret_cast<const uint16_t*>(data)));
+  if constexpr (std::is_same_v<Packed, uint16_t>)
+    bf16_kernel()->pack(request(reinterpret_cast<const uint16_t*>(data)));
+  else if constexpr (std::is_same_v<Element, bfloat16>)
+    gemm_kernel<Packed>().pack_bf16(request(reinterpret_cast<const uint16_t*>(data)));
   else
-    kernel.pack(request(data));
+    gemm_kernel<Packed>().pack(request(data));
 }
-template void pack_panels(const float*, std::span<const int64_t>, std::span<const int64_t>, int, bool, float*);
-template void pack_panels(const double*, std::span<const int64_t>, std::span<const int64_t>, int, bool, double*);
-template void pack_panels(const bfloat16*, std::span<const int64_t>, std::span<const int64_t>, int, bool, float*);
+using Offsets = std::span<const int64_t>;
+template void pack_panels(const float*, Offsets, Offsets, PanelLayout, bool, float*);
+template void pack_panels(const double*, Offsets, Offsets, PanelLayout, bool, double*);
+template void pack_panels(const bfloat16*, Offsets, Offsets, PanelLayout, bool, float*);
+template void pack_panels(const bfloat16*, Offsets, Offsets, PanelLayout, bool, uint16_t*);
+
+template <class Acc>
+void PanelSource<Acc>::pack_bf16(const PanelBlock&, PanelLayout, uint16_t*, std::span<Acc>) const {
+  BONFIRE_CHECK(false, "this operand is not bf16");
+}
+template class PanelSource<float>;
+template class PanelSource<double>;
 
 template <class Element, class Acc>
-void MemorySource<Element, Acc>::pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc>) const {
+template <class Packed>
+void MemorySource<Element, Acc>::pack_as(const PanelBlock& block, PanelLayout layout, Packed* panels) const {
   int64_t k_offset[kMaxSliceK], lane_offset[8 * kMaxPanelWidth];
   k_.offsets(block.k, {k_offset, static_cast<size_t>(block.kc)});
-  const int64_t group = 8 * width;  // lanes
+  const int64_t group = 8 * layout.width;  // lanes
   for (int64_t lane = 0; lane < block.lanes; lane += group) {
     std::span<int64_t> offsets(lane_offset, static_cast<size_t>(std::min(group, block.lanes - lane)));
     lanes_.offsets(block.lane + lane, offsets);
-    pack_panels<Element, Acc>(data_, offsets, {k_offset, static_cast<size_t>(block.kc)}, width, false,
-                              panels + lane * block.kc);
+    pack_panels<Element, Packed>(data_, offsets, {k_offset, static_cast<size_t>(block.kc)}, layout, false,
+                                 panels + lane * layout.steps(block.kc));
   }
+}
+
+template <class Element, class Acc>
+void MemorySource<Element, Acc>::pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc>) const {
+  pack_as(block, width, panels);
+}
+
+template <class Element, class Acc>
+void MemorySource<Element, Acc>::pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels,
+                                           std::span<Acc> scratch) const {
+  if constexpr (std::is_same_v<Element, bfloat16>)
+    pack_as(block, layout, panels);
+  else
+    PanelSource<Acc>::pack_bf16(block, layout, panels, scratch);
 }
 
 template <class Element, class Acc>

@@ -22,14 +22,15 @@ struct GemmPack {
   template <class Source>
   static void pack_scalar(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
     const Source* from = p.source + p.lane_offset[lane];
-    for (int64_t k = k_begin; k < k_end; ++k, to += p.width) *to = G::widen(from[p.k_offset[k]]);
+    for (int64_t k = k_begin; k < k_end; ++k, to += p.layout.width) *to = G::widen(from[p.k_offset[k]]);
   }
 
   // As many lanes as V has, from `lane`, that the source holds side by side.
   template <class V, class Source>
   static void pack_adjacent(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
     const Source* from = p.source + p.lane_offset[lane];
-    for (int64_t k = k_begin; k < k_end; ++k, to += p.width) G::store(to, G::template load<V>(from + p.k_offset[k]));
+    for (int64_t k = k_begin; k < k_end; ++k, to += p.layout.width)
+      G::store(to, G::template load<V>(from + p.k_offset[k]));
   }
 
   // kLanes lanes that lie in two runs, the second beginning `cut` lanes after the first: both runs are read as whole
@@ -40,7 +41,7 @@ struct GemmPack {
     for (int i = 0; i < kLanes; ++i) second[i] = i >= cut ? -1 : 0;
     const Source* from0 = p.source + p.lane_offset[lane];
     const Source* from1 = p.source + p.lane_offset[lane + cut] - cut;
-    for (int64_t k = k_begin; k < k_end; ++k, to += p.width) {
+    for (int64_t k = k_begin; k < k_end; ++k, to += p.layout.width) {
       Vector low = G::template load<Vector>(from0 + p.k_offset[k]),
              high = G::template load<Vector>(from1 + p.k_offset[k]);
       Vector both = second ? high : low;
@@ -88,9 +89,9 @@ struct GemmPack {
     constexpr int64_t kSteps = 32;
     for (int64_t k = 0; k < p.kc; k += kSteps) {
       const int64_t k_end = k + kSteps < p.kc ? k + kSteps : p.kc;
-      for (int64_t panel = 0; panel < p.lanes; panel += p.width) {
-        const int64_t end = panel + p.width < p.lanes ? panel + p.width : p.lanes;
-        Scalar* to = p.panels + panel * p.kc + k * p.width;
+      for (int64_t panel = 0; panel < p.lanes; panel += p.layout.width) {
+        const int64_t end = panel + p.layout.width < p.lanes ? panel + p.layout.width : p.lanes;
+        Scalar* to = p.panels + panel * p.kc + k * p.layout.width;
         for (int64_t lane = panel; lane < end;) {
           const int64_t run = run_length(p.lane_offset, lane, lane + kLanes < end ? lane + kLanes : end);
           lane += pack_run(p, lane, run, end, k, k_end, to + (lane - panel));
@@ -141,12 +142,12 @@ struct GemmPack {
     for (int i = 0; i < Lanes; ++i) from[i] = p.source + p.lane_offset[lane + i] + p.k_offset[k_begin];
     const int64_t ahead = lane + Lanes < p.lanes ? p.lane_offset[lane + Lanes] - p.lane_offset[lane] : 0;
     int64_t k = 0;
-    for (; k + kQuad <= k_end - k_begin; k += kQuad, to += kQuad * p.width) {
+    for (; k + kQuad <= k_end - k_begin; k += kQuad, to += kQuad * p.layout.width) {
       for (int i = 0; i < Lanes; ++i) __builtin_prefetch(from[i] + k + ahead);
       if constexpr (Lanes == kQuad)
-        transpose(from, k, to, p.width);
+        transpose(from, k, to, p.layout.width);
       else
-        transpose_pair(from[0] + k, from[1] + k, to, p.width);
+        transpose_pair(from[0] + k, from[1] + k, to, p.layout.width);
     }
     for (int i = 0; i < Lanes; ++i) pack_scalar(p, lane + i, k_begin + k, k_end, to + i);
   }
@@ -156,9 +157,9 @@ struct GemmPack {
   static void pack_by_steps(const Pack<Source>& p) {
     for (int64_t k = 0; k < p.kc;) {
       const int64_t k_end = k + run_length(p.k_offset, k, p.kc);
-      for (int64_t panel = 0; panel < p.lanes; panel += p.width) {
-        const int64_t end = panel + p.width < p.lanes ? panel + p.width : p.lanes;
-        Scalar* to = p.panels + panel * p.kc + k * p.width;
+      for (int64_t panel = 0; panel < p.lanes; panel += p.layout.width) {
+        const int64_t end = panel + p.layout.width < p.lanes ? panel + p.layout.width : p.lanes;
+        Scalar* to = p.panels + panel * p.kc + k * p.layout.width;
         int64_t lane = panel;
         for (; lane + kQuad <= end; lane += kQuad) pack_rows<kQuad>(p, lane, k, k_end, to + (lane - panel));
         for (; lane + 2 <= end; lane += 2) pack_rows<2>(p, lane, k, k_end, to + (lane - panel));
@@ -170,15 +171,15 @@ struct GemmPack {
 
   template <class Source>
   static void zero_missing_lanes(const Pack<Source>& p) {
-    const int64_t panel = p.lanes / p.width * p.width;
+    const int64_t panel = p.lanes / p.layout.width * p.layout.width;
     Scalar* to = p.panels + panel * p.kc;
-    for (int64_t k = 0; k < p.kc; ++k, to += p.width)
-      for (int64_t i = p.lanes - panel; i < p.width; ++i) to[i] = 0;
+    for (int64_t k = 0; k < p.kc; ++k, to += p.layout.width)
+      for (int64_t i = p.lanes - panel; i < p.layout.width; ++i) to[i] = 0;
   }
 
   template <class Source>
   static void pack(const Pack<Source>& p) {
-    if (p.lanes % p.width != 0) zero_missing_lanes(p);
+    if (p.lanes % p.layout.width != 0) zero_missing_lanes(p);
     auto average_run = [](const int64_t* offset, int64_t count) {
       int64_t runs = 1;
       for (int64_t i = 1; i < count; ++i) runs += offset[i] != offset[i - 1] + 1;

@@ -4,16 +4,37 @@
 #include <atomic>
 #include <vector>
 
+#if defined(BONFIRE_HAVE_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#if defined(BONFIRE_HAVE_NEONBF16)
+#include <sys/auxv.h>
+#endif
+
 #include "bonfire/base/error.h"
 
 namespace bonfire::cpu {
 
 namespace {
 
+#if defined(BONFIRE_HAVE_AMX)
+// The kernel gives a process the memory for tile registers only when it asks, once for all its threads.
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
 std::vector<InstructionSet> detect() {
   std::vector<InstructionSet> sets{InstructionSet::generic};
 #if defined(BONFIRE_HAVE_NEON)
   sets.push_back(InstructionSet::neon);  // part of the aarch64 baseline
+#endif
+#if defined(BONFIRE_HAVE_NEONBF16)
+  constexpr unsigned long kBf16 = 1UL << 14;  // HWCAP2_BF16
+  if (getauxval(AT_HWCAP2) & kBf16) sets.push_back(InstructionSet::neonbf16);
 #endif
 #if defined(BONFIRE_HAVE_AVX2)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back(InstructionSet::avx2);
@@ -22,6 +43,13 @@ std::vector<InstructionSet> detect() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
     sets.push_back(InstructionSet::avx512);
+#endif
+#if defined(BONFIRE_HAVE_AVX512BF16)
+  if (sets.back() == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16"))
+    sets.push_back(InstructionSet::avx512bf16);
+#endif
+#if defined(BONFIRE_HAVE_AMX)
+  if (sets.back() == InstructionSet::avx512bf16 && may_use_tiles()) sets.push_back(InstructionSet::amx);
 #endif
   return sets;
 }
@@ -37,8 +65,11 @@ std::string_view name_of(InstructionSet set) {
   switch (set) {
     case InstructionSet::generic: return "generic";
     case InstructionSet::neon: return "neon";
+    case InstructionSet::neonbf16: return "neonbf16";
     case InstructionSet::avx2: return "avx2";
     case InstructionSet::avx512: return "avx512";
+    case InstructionSet::avx512bf16: return "avx512bf16";
+    case InstructionSet::amx: return "amx";
   }
   return "unknown";
 }

@@ -7,7 +7,7 @@
 namespace bonfire::cpu {
 
 // In order of preference: a later one is faster where it exists.
-enum class InstructionSet { generic, neon, avx2, avx512 };
+enum class InstructionSet { generic, neon, neonbf16, avx2, avx512, avx512bf16, amx };
 
 std::string_view name_of(InstructionSet set);
 

@@ -1,0 +1,110 @@
+// Products of bf16 with AMX. A tile register is 16 rows of 64 bytes: 16 lanes of A with 32 steps of K each, or 16 pairs
+// of steps with 16 lanes of B each, or 16 x 16 sums. Two of A times two of B keep four sums busy, so that every load
+// serves two products.
+
+#include "bonfire/backend/cpu/gemm_pack_bf16_template.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+struct Isa {};
+
+constexpr int kTile = 16;   // rows, and columns of sums
+constexpr int kSteps = 32;  // of K, in a tile of A or B
+constexpr int kMr = 2 * kTile, kNr = 2 * kTile;
+constexpr int64_t kRowBytes = 64;
+
+struct alignas(64) TileConfiguration {
+  uint8_t palette = 1, start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr TileConfiguration kConfiguration;
+
+// Others in this process use tiles in their own way, so none are left configured: a task begins and ends with these.
+void begin() { _tile_loadconfig(&kConfiguration); }
+void end() { _tile_release(); }
+
+// Sums of up to 2 x 2 tiles: 0 and 1 above 2 and 3. Registers 4 and 5 hold A, 6 and 7 B.
+template <bool TwoDown, bool TwoAcross>
+void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add) {
+  const int64_t c_bytes = c_stride * static_cast<int64_t>(sizeof(float)), b_bytes = 2 * kRowBytes;
+  float* below = c + kTile * c_stride;
+  if (add) {
+    _tile_loadd(0, c, c_bytes);
+    if constexpr (TwoAcross) _tile_loadd(1, c + kTile, c_bytes);
+    if constexpr (TwoDown) _tile_loadd(2, below, c_bytes);
+    if constexpr (TwoDown && TwoAcross) _tile_loadd(3, below + kTile, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < kc; k += kSteps, a += kMr * kSteps, b += kNr * kSteps) {
+    _tile_loadd(6, b, b_bytes);
+    _tile_loadd(4, a, kRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (TwoAcross) {
+      _tile_loadd(7, b + 2 * kTile, b_bytes);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (TwoDown) {
+      _tile_loadd(5, a + kTile * kSteps, kRowBytes);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (TwoAcross) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, c, c_bytes);
+  if constexpr (TwoAcross) _tile_stored(1, c + kTile, c_bytes);
+  if constexpr (TwoDown) _tile_stored(2, below, c_bytes);
+  if constexpr (TwoDown && TwoAcross) _tile_stored(3, below + kTile, c_bytes);
+}
+
+void multiply_whole(bool two_down, bool two_across, int64_t kc, const uint16_t* a, const uint16_t* b, float* c,
+                    int64_t c_stride, bool add) {
+  if (two_down)
+    two_across ? multiply_tiles<true, true>(kc, a, b, c, c_stride, add)
+               : multiply_tiles<true, false>(kc, a, b, c, c_stride, add);
+  else
+    two_across ? multiply_tiles<false, true>(kc, a, b, c, c_stride, add)
+               : multiply_tiles<false, false>(kc, a, b, c, c_stride, add);
+}
+
+void multiply(int rows, int cols, int64_t kc, const uint16_t* a, const uint16_t* b, int64_t /*b_stride*/, float* c,
+              int64_t c_stride, bool add) {
+  const bool two_across = cols > kTile;
+  if (rows % kTile == 0) return multiply_whole(rows > kTile, two_across, kc, a, b, c, c_stride, add);
+  // Tiles store whole: through a copy where C has fewer rows.
+  alignas(64) float sums[kMr * kNr];
+  multiply_whole(rows > kTile, two_across, kc, a, b, sums, kNr, false);
+  for (int r = 0; r < rows; ++r, c += c_stride)
+    for (int v = 0; v <= static_cast<int>(two_across); ++v) {
+      __m512 row = _mm512_load_ps(sums + r * kNr + v * kTile);
+      if (add) row = _mm512_add_ps(row, _mm512_loadu_ps(c + v * kTile));
+      _mm512_storeu_ps(c + v * kTile, row);
+    }
+}
+
+}  // namespace
+
+Bf16Kernel gemm_kernel_amx() {
+  Bf16Kernel kernel{};
+  kernel.mr = kMr;
+  kernel.nr = kNr;
+  kernel.group_a = kSteps;
+  kernel.group_b = 2;
+  kernel.lanes = kTile;
+  kernel.kc = 640;
+  kernel.block_a = 256;
+  kernel.block_b = 256;
+  kernel.multiply = &multiply;
+  kernel.pack = &PackBf16<Isa>::pack;
+  kernel.begin = &begin;
+  kernel.end = &end;
+  return kernel;
+}
+
+}  // namespace bonfire::cpu

@@ -1,0 +1,206 @@
+#pragma once
+// Packing of bf16 panels with AVX-512, for the kernels that multiply them: groups of 2 steps (a pair is one word) or of
+// 32 (a cache line). `Isa` is a type of an unnamed namespace, as in gemm_kernel_template.h.
+//
+// Numbers come out of the source 32 at a time, as masked loads: one where they lie side by side, one per stretch where
+// they do not. What is missing (lanes beyond the edge, steps beyond the end of K) is masked out and so becomes zero.
+
+#include <immintrin.h>
+
+#include "bonfire/backend/cpu/gemm_kernel.h"
+
+namespace bonfire::cpu {
+
+template <class Isa>
+struct PackBf16 {
+  using Pack = PackPanels<uint16_t, uint16_t>;
+  static constexpr int kBatch = 32;  // numbers loaded at a time
+  static constexpr int kWords = 16;  // of a vector; a word is a pair of numbers
+
+  // Numbers whose bits are in `mask` lie side by side: number i at source[offset + i].
+  struct Stretch {
+    int64_t offset;
+    __mmask32 mask;
+  };
+  struct Stretches {
+    int count = 0;
+    Stretch part[kBatch];
+
+    Stretches(const int64_t* offset, int64_t numbers) {
+      for (int64_t first = 0; first < numbers; ++count) {
+        int64_t end = first + 1;
+        while (end < numbers && offset[end] == offset[end - 1] + 1) ++end;
+        const auto bits = static_cast<uint32_t>((uint64_t{1} << end) - (uint64_t{1} << first));
+        part[count] = {offset[first] - first, bits};
+        first = end;
+      }
+    }
+  };
+
+  typedef uint16_t Numbers __attribute__((vector_size(64)));
+
+  [[gnu::always_inline]] static Numbers load(const uint16_t* source, const Stretches& stretches) {
+    __m512i numbers = _mm512_setzero_si512();
+    for (int i = 0; i < stretches.count; ++i)
+      numbers = _mm512_mask_loadu_epi16(numbers, stretches.part[i].mask, source + stretches.part[i].offset);
+    return (Numbers)numbers;
+  }
+
+  typedef uint32_t Words __attribute__((vector_size(64)));
+
+  // words[i][j] -> words[j][i]
+  [[gnu::always_inline]] static void transpose(Words (&words)[kWords]) {
+    Words pairs[kWords], quads[kWords];
+#pragma GCC unroll 8
+    for (int i = 0; i < kWords; i += 2) {
+      pairs[i] =
+          __builtin_shufflevector(words[i], words[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+      pairs[i + 1] =
+          __builtin_shufflevector(words[i], words[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kWords; i += 4)
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const Words a = pairs[i + half], b = pairs[i + half + 2];
+        quads[i + 2 * half] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+        quads[i + 2 * half + 1] =
+            __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+      }
+      // Now quads[4 * g + c], quarter q, holds column 4 * q + c of the rows [4 * g, 4 * g + 4).
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const Words even01 = even_quarters(quads[c], quads[c + 4]), odd01 = odd_quarters(quads[c], quads[c + 4]);
+      const Words even23 = even_quarters(quads[c + 8], quads[c + 12]),
+                  odd23 = odd_quarters(quads[c + 8], quads[c + 12]);
+      words[c] = even_quarters(even01, even23);
+      words[c + 8] = odd_quarters(even01, even23);
+      words[c + 4] = even_quarters(odd01, odd23);
+      words[c + 12] = odd_quarters(odd01, odd23);
+    }
+  }
+  [[gnu::always_inline]] static Words even_quarters(Words a, Words b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  }
+  [[gnu::always_inline]] static Words odd_quarters(Words a, Words b) {
+    return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  }
+
+  // Words of an even step and the odd one after it, of the lanes [0, 16) or [16, 32).
+  [[gnu::always_inline]] static Words low_pairs(Numbers even, Numbers odd) {
+    return (Words)__builtin_shufflevector(even, odd, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9,
+                                          41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
+  }
+  [[gnu::always_inline]] static Words high_pairs(Numbers even, Numbers odd) {
+    return (Words)__builtin_shufflevector(even, odd, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24,
+                                          56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
+  }
+
+  static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  // Mask of the words of a row of `words` that stand in the vector from `first` on.
+  static __mmask16 word_mask(int64_t words, int64_t first) {
+    const int64_t count = words - first;
+    return static_cast<__mmask16>(count >= kWords ? 0xFFFF : count <= 0 ? 0 : (1 << count) - 1);
+  }
+
+  // One panel, whose first lane is `lane`, and 32 steps of it.
+  struct Part {
+    const Pack& p;
+    int64_t lane, lanes;  // that the operand has
+    int64_t k, steps;     // steps with padding
+    uint16_t* to;         // of step k
+  };
+
+  // ---- sources whose steps of K lie side by side ----
+
+  static void lines_by_steps(const Part& part, const Stretches& steps) {
+    for (int64_t i = 0; i < part.p.layout.width; ++i) {
+      Numbers line{};
+      if (i < part.lanes) line = load(part.p.source + part.p.lane_offset[part.lane + i], steps);
+      __builtin_memcpy(part.to + i * kBatch, &line, sizeof line);
+    }
+  }
+
+  static void pairs_by_steps(const Part& part, const Stretches& steps) {
+    const int64_t width = part.p.layout.width;
+    for (int64_t first = 0; first < width; first += kWords) {
+      Words words[kWords] = {};
+#pragma GCC unroll 16
+      for (int i = 0; i < kWords; ++i)
+        if (first + i < part.lanes)
+          words[i] = (Words)load(part.p.source + part.p.lane_offset[part.lane + first + i], steps);
+      transpose(words);
+      const __mmask16 mask = word_mask(width, first);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWords; ++i)
+        if (2 * i < part.steps) _mm512_mask_storeu_epi32(part.to + 2 * (i * width + first), mask, (__m512i)words[i]);
+    }
+  }
+
+  // ---- sources whose lanes lie side by side ----
+
+  static Numbers load_step(const Part& part, int64_t step, const Stretches& lanes) {
+    if (part.k + step >= part.p.kc) return Numbers{};
+    return load(part.p.source + part.p.k_offset[part.k + step], lanes);
+  }
+
+  static void pairs_by_lanes(const Part& part) {
+    const int64_t width = part.p.layout.width;
+    for (int64_t first = 0; first < width; first += kBatch) {
+      const Stretches lanes(part.p.lane_offset + part.lane + first, least(kBatch, part.lanes - first));
+      const __mmask16 low = word_mask(width, first), high = word_mask(width, first + kWords);
+      uint16_t* to = part.to + 2 * first;
+      for (int64_t step = 0; step < part.steps; step += 2, to += 2 * width) {
+        const Numbers even = load_step(part, step, lanes), odd = load_step(part, step + 1, lanes);
+        _mm512_mask_storeu_epi32(to, low, (__m512i)low_pairs(even, odd));
+        if (high) _mm512_mask_storeu_epi32(to + 2 * kWords, high, (__m512i)high_pairs(even, odd));
+      }
+    }
+  }
+
+  static void lines_by_lanes(const Part& part) {
+    const int64_t width = part.p.layout.width;
+    for (int64_t first = 0; first < width; first += kWords) {
+      const Stretches lanes(part.p.lane_offset + part.lane + first, least(kWords, part.lanes - first));
+      Words words[kWords];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWords; ++i)
+        words[i] = low_pairs(load_step(part, 2 * i, lanes), load_step(part, 2 * i + 1, lanes));
+      transpose(words);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWords; ++i)
+        if (first + i < width) __builtin_memcpy(part.to + (first + i) * kBatch, &words[i], sizeof words[i]);
+    }
+  }
+
+  // Lengths of the stretches of `offset`, on average.
+  static double average_stretch(const int64_t* offset, int64_t count) {
+    int64_t stretches = 1;
+    for (int64_t i = 1; i < count; ++i) stretches += offset[i] != offset[i - 1] + 1;
+    return static_cast<double>(count) / static_cast<double>(stretches);
+  }
+
+  static void pack(const Pack& p) {
+    const int64_t multiple = p.layout.multiple, steps = (p.kc + multiple - 1) / multiple * multiple;
+    const bool by_lanes = average_stretch(p.lane_offset, p.lanes) > average_stretch(p.k_offset, p.kc);
+    const bool lines = p.layout.group == kBatch;
+    for (int64_t k = 0; k < p.kc; k += kBatch) {
+      const Stretches k_stretches(p.k_offset + k, by_lanes ? 0 : least(kBatch, p.kc - k));
+      for (int64_t lane = 0; lane < p.lanes; lane += p.layout.width) {
+        const Part part{p,
+                        lane,
+                        least(p.layout.width, p.lanes - lane),
+                        k,
+                        least(kBatch, steps - k),
+                        p.panels + lane * steps + k * p.layout.width};
+        if (by_lanes)
+          lines ? lines_by_lanes(part) : pairs_by_lanes(part);
+        else
+          lines ? lines_by_steps(part, k_stretches) : pairs_by_steps(part, k_stretches);
+      }
+    }
+  }
+};
+
+}  // namespace bonfire::cpu
