@@ -56,6 +56,12 @@ TEST_F(CudaDevice, StepIsReplayedWithOtherFeedsNumbersAndOutputs) {
   }
 }
 
+TEST_F(CudaDevice, LargeTranspositionsMoveEveryElement) {
+  Tensor x = random_tensor({3, 517, 301}, 2, {});
+  EXPECT_EQ(permute(x.to(place), {2, 0, 1}).to_vector<float>(), permute(x, {2, 0, 1}).to_vector<float>());
+  EXPECT_EQ(permute(x.to(place), {0, 2, 1}).to_vector<float>(), permute(x, {0, 2, 1}).to_vector<float>());
+}
+
 // Losses of a few steps; the model and the data are the same on every device.
 template <class Make>
 std::vector<float> train(Make make, const Shape& image, Device device, bool amp, int steps = 5) {
@@ -123,7 +129,7 @@ TEST_F(CudaDevice, GradientsOfASmallResNetAreThoseOfTheCpu) {
       difference += std::pow(here[i][k] - there[i][k], 2);
       norm += std::pow(here[i][k], 2);
     }
-    EXPECT_LT(std::sqrt(difference), 2e-3 * std::sqrt(norm)) << "parameter " << i;
+    EXPECT_LT(std::sqrt(difference), 1e-2 * std::sqrt(norm)) << "parameter " << i;
   }
 }
 

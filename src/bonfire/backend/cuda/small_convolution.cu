@@ -11,6 +11,7 @@
 #include "bonfire/backend/cuda/activation.cuh"
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/numbers.cuh"
+#include "bonfire/backend/cuda/tensor_core.cuh"
 #include "bonfire/base/error.h"
 
 namespace bonfire::cuda {
@@ -38,16 +39,20 @@ struct Geometry {
 
 __host__ __device__ inline int weight_stride(const Geometry& g) { return g.padded_depth + 8; }  // apart in banks
 
-__device__ inline unsigned pair(const Element* low, const Element* high) {
-  unsigned short a = __bfloat16_as_ushort(*low), b = __bfloat16_as_ushort(*high);
-  return a | static_cast<unsigned>(b) << 16;
-}
-
-__device__ inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// store(i, load(i)) for all i < count, spread over the block. A thread loads several before it stores the first: most
+// of the time goes into waiting for memory.
+template <class Load, class Store>
+__device__ inline void stage(int count, const Load& load, const Store& store) {
+  constexpr int kBatch = 8;
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kThreads * kBatch) {
+    decltype(load(0)) items[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k)
+      if (first + k * kThreads < count) items[k] = load(first + k * kThreads);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k)
+      if (first + k * kThreads < count) store(first + k * kThreads, items[k]);
+  }
 }
 
 // Rows [first, first + staged_height) of image x (which may lie outside it: zeros) with the border left and right.
@@ -55,13 +60,16 @@ template <class Word>
 __device__ inline void stage_words(const Geometry& g, const Element* x, int first, Element* staged) {
   constexpr int kPer = sizeof(Word) / sizeof(Element);
   int row_words = g.staged_width * g.channels / kPer, border = g.pad_w * g.channels / kPer;
-  int image_words = g.width * g.channels / kPer, total = g.staged_height * row_words;
+  int image_words = g.width * g.channels / kPer;
   const Word* from = reinterpret_cast<const Word*>(x);
-  for (int i = threadIdx.x; i < total; i += kThreads) {
-    int row = i / row_words, column = i % row_words - border, y = first + row;
-    bool inside = y >= 0 && y < g.height && column >= 0 && column < image_words;
-    reinterpret_cast<Word*>(staged)[i] = inside ? from[static_cast<int64_t>(y) * image_words + column] : Word{};
-  }
+  stage(
+      g.staged_height * row_words,
+      [&](int i) {
+        int column = i % row_words - border, y = first + i / row_words;
+        bool inside = y >= 0 && y < g.height && column >= 0 && column < image_words;
+        return inside ? from[static_cast<int64_t>(y) * image_words + column] : Word{};
+      },
+      [&](int i, const Word& word) { reinterpret_cast<Word*>(staged)[i] = word; });
 }
 
 __device__ inline void stage_image(const Geometry& g, const Element* x, int first, Element* staged) {
@@ -81,18 +89,19 @@ __device__ inline int window_offset(const Geometry& g, int k) {
   return (row * g.dilation_h * g.staged_width + column * g.dilation_w) * g.channels + channel;
 }
 
-// weights [channel of the result, padded depth] from [outputs, depth] as they lie, zeros around. A warp for each row.
+// weights [channel of the result, padded depth] from [outputs, depth] as they lie, zeros around.
 template <class Word>
 __device__ inline void stage_rows(const Geometry& g, const Element* weight, int first, int tiles, Element* staged) {
   constexpr int kPer = sizeof(Word) / sizeof(Element);
-  int stride = weight_stride(g), lane = threadIdx.x % 32;
-  for (int channel = threadIdx.x / 32; channel < tiles * 8; channel += kWarps) {
-    const Word* from = reinterpret_cast<const Word*>(weight + static_cast<int64_t>(first + channel) * g.depth);
-    Word* to = reinterpret_cast<Word*>(staged + channel * stride);
-    bool present = first + channel < g.outputs;
-#pragma unroll 4
-    for (int w = lane; w < stride / kPer; w += 32) to[w] = present && w * kPer < g.depth ? from[w] : Word{};
-  }
+  int words = weight_stride(g) / kPer, present = g.depth / kPer;
+  const Word* from = reinterpret_cast<const Word*>(weight);
+  stage(
+      tiles * 8 * words,
+      [&](int i) {
+        int channel = first + i / words, word = i % words;
+        return channel < g.outputs && word < present ? from[channel * present + word] : Word{};
+      },
+      [&](int i, const Word& word) { reinterpret_cast<Word*>(staged)[i] = word; });
 }
 
 __device__ inline void stage_weights(const Geometry& g, const Element* weight, int first, int tiles, Element* staged) {
@@ -104,32 +113,37 @@ __device__ inline void stage_weights(const Geometry& g, const Element* weight, i
 }
 
 // The same for the gradient of the input: the weights are [g.channels, kernel_h, kernel_w, g.outputs] there, turned by
-// half a circle. A warp for each run of outputs.
+// half a circle; `per` outputs are read at once.
+template <int per>
 __device__ inline void stage_turned(const Geometry& g, const Element* weight, int first, int tiles, Element* staged) {
-  int stride = weight_stride(g), window = g.kernel_h * g.kernel_w, lane = threadIdx.x % 32;
-  for (int i = threadIdx.x; i < tiles * stride; i += kThreads) reinterpret_cast<uint4*>(staged)[i] = uint4{};
+  int stride = weight_stride(g), window = g.kernel_h * g.kernel_w, packs = g.outputs / per;
+  for (int i = static_cast<int>(threadIdx.x); i < tiles * stride; i += kThreads)
+    reinterpret_cast<uint4*>(staged)[i] = uint4{};
   __syncthreads();
-  int present = min(tiles * 8, g.outputs - first);
-#pragma unroll 4
-  for (int run = threadIdx.x / 32; run < g.channels * window; run += kWarps) {
-    int to = (window - 1 - run % window) * g.channels + run / window;
-    if (lane < present) staged[lane * stride + to] = weight[run * g.outputs + first + lane];
-  }
+  stage(
+      g.channels * window * packs, [&](int i) { return load_pack<per>(weight + i * per); },
+      [&](int i, const Pack<Element, per>& pack) {
+        int result = i % packs * per - first, run = i / packs;
+        int to = (window - 1 - run % window) * g.channels + run / window;
+#pragma unroll
+        for (int k = 0; k < per; ++k)
+          if (result + k >= 0 && result + k < tiles * 8) staged[(result + k) * stride + to] = pack.item[k];
+      });
 }
 
-// dy of one image as [channel, pixel], `per` channels of a pixel at a time.
+// dy of one image as [channel, pixel], `per` channels of a pixel read at once.
 template <int per>
 __device__ inline void stage_gradients(const Geometry& g, const Element* dy, int pixels, int first, int channels,
                                        int pixel_stride, Element* staged) {
   int packs = g.outputs / per;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < pixels * packs; i += kThreads) {
-    int channel = i % packs * per - first, pixel = i / packs;
-    Pack<Element, per> pack = load_pack<per>(dy + static_cast<int64_t>(i) * per);
+  stage(
+      pixels * packs, [&](int i) { return load_pack<per>(dy + static_cast<int64_t>(i) * per); },
+      [&](int i, const Pack<Element, per>& pack) {
+        int channel = i % packs * per - first, pixel = i / packs;
 #pragma unroll
-    for (int k = 0; k < per; ++k)
-      if (channel + k >= 0 && channel + k < channels) staged[(channel + k) * pixel_stride + pixel] = pack.item[k];
-  }
+        for (int k = 0; k < per; ++k)
+          if (channel + k >= 0 && channel + k < channels) staged[(channel + k) * pixel_stride + pixel] = pack.item[k];
+      });
 }
 
 struct Epilogue {
@@ -160,7 +174,8 @@ __global__ void __launch_bounds__(kThreads)
   stage_image(g, x + static_cast<int64_t>(n) * g.height * g.width * g.channels, first_row * g.stride_h - g.pad_h,
               staged);
   if (turned) {
-    stage_turned(g, weight, first_channel, kTiles, weights);
+    g.outputs % 4 == 0 ? stage_turned<4>(g, weight, first_channel, kTiles, weights)
+                       : stage_turned<1>(g, weight, first_channel, kTiles, weights);
   } else {
     stage_weights(g, weight, first_channel, kTiles, weights);
   }
@@ -188,15 +203,15 @@ __global__ void __launch_bounds__(kThreads)
         a[2] = *reinterpret_cast<const unsigned*>(upper + far);
         a[3] = *reinterpret_cast<const unsigned*>(lower + far);
       } else {
-        a[0] = pair(upper + offsets[k], upper + offsets[k + 1]);
-        a[1] = pair(lower + offsets[k], lower + offsets[k + 1]);
-        a[2] = pair(upper + offsets[k + 8], upper + offsets[k + 9]);
-        a[3] = pair(lower + offsets[k + 8], lower + offsets[k + 9]);
+        a[0] = pack_pair(upper[offsets[k]], upper[offsets[k + 1]]);
+        a[1] = pack_pair(lower[offsets[k]], lower[offsets[k + 1]]);
+        a[2] = pack_pair(upper[offsets[k + 8]], upper[offsets[k + 9]]);
+        a[3] = pack_pair(lower[offsets[k + 8]], lower[offsets[k + 9]]);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const unsigned* b = reinterpret_cast<const unsigned*>(weights + (t * 8 + group) * stride + k);
-        multiply(sums[t], a, b[0], b[4]);
+        multiply_tile(sums[t], a, b[0], b[4]);
       }
     }
     if (g.splits > 1) {
@@ -213,11 +228,20 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         int pixel = tile * 16 + group + half * 8, channel = first_channel + t * 8 + thread * 2;
-        if (pixel >= pixels) continue;
+        if (pixel >= pixels || channel >= g.outputs) continue;
         int64_t at = ((static_cast<int64_t>(n) * g.out_height + first_row) * g.out_width + pixel) * g.outputs + channel;
-        for (int c = 0; c < 2; ++c)
-          if (channel + c < g.outputs)
-            y[at + c] = store<Element>(epilogue.template operator()<kAny>(sums[t][half * 2 + c], channel + c));
+        Element low = store<Element>(epilogue.template operator()<kAny>(sums[t][half * 2], channel));
+        if (channel + 1 == g.outputs) {
+          y[at] = low;
+          continue;
+        }
+        Element high = store<Element>(epilogue.template operator()<kAny>(sums[t][half * 2 + 1], channel + 1));
+        if (g.outputs % 2 == 0) {
+          *reinterpret_cast<unsigned*>(y + at) = pack_pair(low, high);
+        } else {
+          y[at] = low;
+          y[at + 1] = high;
+        }
       }
     }
   }
@@ -277,10 +301,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int own = 0; own < kMostOwn; ++own) {
         if ((own * teams + warp / g.splits) * 16 >= depth_per_block) break;
-        unsigned a[4] = {pair(p0 + upper[own], p1 + upper[own]), pair(p0 + lower[own], p1 + lower[own]),
-                         pair(p8 + upper[own], p9 + upper[own]), pair(p8 + lower[own], p9 + lower[own])};
+        unsigned a[4] = {pack_pair(p0[upper[own]], p1[upper[own]]), pack_pair(p0[lower[own]], p1[lower[own]]),
+                         pack_pair(p8[upper[own]], p9[upper[own]]), pack_pair(p8[lower[own]], p9[lower[own]])};
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) multiply(sums[own][t], a, b[t][0], b[t][1]);
+        for (int t = 0; t < kTiles; ++t) multiply_tile(sums[own][t], a, b[t][0], b[t][1]);
       }
     }
   }

@@ -88,8 +88,10 @@ bool is_plain(const StridedCopy& copy) {
 // The axis along which the source is contiguous, when it is not the target's last one and both are long enough.
 int transposed_axis(const StridedCopy& copy) {
   int rank = copy.extents.rank();
-  constexpr int64_t kWorthwhile = 4;
-  if (rank < 2 || copy.write[-1] != 1 || copy.read[-1] == 1 || copy.extents[-1] < kWorthwhile) return -1;
+  constexpr int64_t kWorthwhile = 4, kLarge = 1 << 18;  // what is smaller is read from the cache anyway
+  if (copy.extents.count() < kLarge || rank < 2 || copy.write[-1] != 1 || copy.read[-1] == 1 ||
+      copy.extents[-1] < kWorthwhile)
+    return -1;
   for (int axis = 0; axis < rank - 1; ++axis)
     if (copy.read[axis] == 1 && copy.extents[axis] >= kWorthwhile) return axis;
   return -1;
