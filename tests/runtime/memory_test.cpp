@@ -40,6 +40,15 @@ TEST(MemoryPlan, IsNearTheLowerBoundOnRandomLifetimes) {
   EXPECT_LE(static_cast<double>(placement.total), 1.2 * static_cast<double>(lower_bound(intervals)));
 }
 
+TEST(MemoryPlan, ApartMeansThatNoTwoShareBytes) {
+  std::vector<Interval> chain;
+  for (int i = 0; i < 10; ++i) chain.push_back({i, i, 100});
+  Placement placement = place_apart(chain);
+  for (Interval& interval : chain) interval = {0, 9, interval.bytes};  // as if all were needed at once
+  expect_no_overlap(chain, placement);
+  EXPECT_EQ(placement.total, 1280U);
+}
+
 TEST(MemoryPlan, NothingNeedsNothing) { EXPECT_EQ(place({}).total, 0U); }
 
 }  // namespace

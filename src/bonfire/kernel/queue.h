@@ -60,6 +60,9 @@ class Queue {
   virtual void synchronize() = 0;  // until all launches are done; does not throw their errors
   // Memory of at least `bytes` for temporaries that all programs of this queue share. The address never moves.
   virtual void* arena(size_t bytes) = 0;
+  // A queue that runs steps side by side where they share no bytes loses that when temporaries share memory. Programs
+  // whose temporaries need no more than this in all get memory of its own for each.
+  virtual size_t spread_bytes() const { return 0; }
   // Runs body with this device's threads or stream, behind everything launched; for timing candidates.
   virtual void run_now(const std::function<void(const Run&)>& body) = 0;
 };

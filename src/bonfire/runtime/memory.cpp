@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace bonfire::runtime {
 
@@ -34,6 +35,13 @@ Placement place(std::span<const Interval> intervals) {
                                    [&](size_t at, size_t other) { return at < placement.offsets[other]; });
     placed.insert(before, current);
   }
+  return placement;
+}
+
+Placement place_apart(std::span<const Interval> intervals) {
+  Placement placement;
+  for (const Interval& interval : intervals)
+    placement.offsets.push_back(std::exchange(placement.total, placement.total + aligned(interval.bytes)));
   return placement;
 }
 

@@ -21,6 +21,9 @@ struct Placement {
 
 Placement place(std::span<const Interval> intervals);
 
+// Each in bytes of its own.
+Placement place_apart(std::span<const Interval> intervals);
+
 // The most bytes that any step needs: no placement can take less.
 size_t lower_bound(std::span<const Interval> intervals);
 

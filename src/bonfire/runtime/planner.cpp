@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
@@ -204,33 +205,41 @@ class Planner {
   }
 
   void place_temporaries() {
-    std::map<Device, std::vector<Interval>> intervals;
-    for (GraphNode* node : order_) {
-      const Choice& choice = choices_.of_node.at(node);
-      if (choice.alias) continue;
-      int now = position_.at(node);
-      std::vector<Interval>& own = intervals[node->device()];
-      for (int i = 0; i < static_cast<int>(node->outputs.size()); ++i) {
-        Cell& output = cell({node, i});
-        if (output.placed) continue;
-        if (int slot = reusable_slot(*node, i, now); slot >= 0) {
-          output.arena_slot = slot;
-          own[slot].last = std::max(own[slot].last, output.last);
-        } else {
-          output.arena_slot = static_cast<int>(own.size());
-          own.push_back({output.first, output.last, output.bytes});
-        }
-      }
-      if (choice.candidate.workspace_bytes > 0) {
-        workspace_slot_[node] = static_cast<int>(own.size());
-        own.push_back({now, now, choice.candidate.workspace_bytes});
-      }
-    }
-    for (auto& [device, list] : intervals) {
-      Placement placement = place(list);
+    for (Device device : std::set<Device>(program_devices_.begin(), program_devices_.end())) {
+      Placement placement = place_apart(lifetimes(device, Reuse::no));
+      if (placement.total > queue_of(device).spread_bytes()) placement = place(lifetimes(device, Reuse::yes));
       arena_bytes_[device] = placement.total;
       slot_offsets_[device] = std::move(placement.offsets);
     }
+  }
+
+  enum class Reuse { no, yes };  // of an input's memory for an output
+
+  // Gives each temporary of the device a slot, and says from when to when each slot is needed.
+  std::vector<Interval> lifetimes(Device device, Reuse reuse) {
+    std::vector<Interval> slots;
+    for (GraphNode* node : order_) {
+      const Choice& choice = choices_.of_node.at(node);
+      if (choice.alias || node->device() != device) continue;
+      int now = position_.at(node);
+      for (int i = 0; i < static_cast<int>(node->outputs.size()); ++i) {
+        Cell& output = cell({node, i});
+        if (output.placed) continue;
+        int slot = reuse == Reuse::yes ? reusable_slot(*node, i, now) : -1;
+        if (slot >= 0) {
+          output.arena_slot = slot;
+          slots[slot].last = std::max(slots[slot].last, output.last);
+        } else {
+          output.arena_slot = static_cast<int>(slots.size());
+          slots.push_back({output.first, output.last, output.bytes});
+        }
+      }
+      if (choice.candidate.workspace_bytes > 0) {
+        workspace_slot_[node] = static_cast<int>(slots.size());
+        slots.push_back({now, now, choice.candidate.workspace_bytes});
+      }
+    }
+    return slots;
   }
 
   // The interval of an input that dies here and that output `index` may be written over, or -1.

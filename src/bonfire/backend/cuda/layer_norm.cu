@@ -48,7 +48,10 @@ __global__ void __launch_bounds__(kThreads) backward(int64_t columns, const T* d
   int64_t row = blockIdx.x;
   const T *gradient = dy + row * columns, *from = x + row * columns;
   float m = mean[row], scale = reciprocal[row], sum = 0, product = 0;
-  auto g = [&](int64_t i) { return load(gradient[i]) * (weight == nullptr ? 1.0F : load(weight[i])); };
+  // Rounded before it is summed: fused into a subtraction it would not cancel the mean of a row of one.
+  auto g = [&](int64_t i) {
+    return weight == nullptr ? load(gradient[i]) : __fmul_rn(load(gradient[i]), load(weight[i]));
+  };
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     sum += g(i);
     product += g(i) * (load(from[i]) - m) * scale;

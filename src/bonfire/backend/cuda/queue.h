@@ -38,6 +38,7 @@ class CudaQueue final : public Queue {
   std::shared_ptr<Completion> launch(Launch launch) override;
   void synchronize() override;
   void* arena(size_t bytes) override;
+  size_t spread_bytes() const override { return size_t{32} << 20; }  // more would leave the cache
   void run_now(const std::function<void(const Run&)>& body) override;
 
  private:
