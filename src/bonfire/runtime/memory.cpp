@@ -7,7 +7,7 @@
 namespace bonfire::runtime {
 
 namespace {
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 256;  // bytes; cuBLASLt wants its workspace so
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 }  // namespace
 

@@ -15,7 +15,7 @@ struct Interval {
 };
 
 struct Placement {
-  std::vector<size_t> offsets;  // one per interval, multiples of 64
+  std::vector<size_t> offsets;  // one per interval, multiples of 256
   size_t total = 0;             // bytes
 };
 
