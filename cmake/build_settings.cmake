@@ -25,16 +25,20 @@ if(BONFIRE_SANITIZE)
 endif()
 
 # Warnings are errors for our own targets; code that includes our headers chooses its own.
-add_library(bonfire_warnings INTERFACE)
-target_compile_options(bonfire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>
-                                                  # False alarms of g++ 12 on std::string and small fixed arrays.
-                                                  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>
-                                                  # register_op returns what it keeps, not its argument; g++ 13 takes it for that.
-                                                  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>
-                                                  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>)
-if(BONFIRE_SANITIZE) # instrumented code hides initialisations from g++'s analysis
-  target_compile_options(bonfire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+set(warnings -Wall -Wextra -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13) # false alarms on std::string and small fixed arrays
+    list(APPEND warnings -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+  else() # register_op returns what it keeps, not its argument, which g++ cannot see
+    list(APPEND warnings -Wno-dangling-reference)
+  endif()
+  if(BONFIRE_SANITIZE) # instrumented code hides initialisations from g++'s analysis
+    list(APPEND warnings -Wno-maybe-uninitialized)
+  endif()
 endif()
+add_library(bonfire_warnings INTERFACE)
+target_compile_options(bonfire_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>"
+                                                  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror>)
 
 find_program(CCACHE ccache)
 if(CCACHE)
