@@ -1,116 +1,154 @@
-// Speed of the CPU convolution cores, medians in GFLOP/s: bench_convolution [threads] [instruction set]
-// One thread is measured in processor time, so that a busy machine does not disturb it much, several in real time.
+// Speed of the convolution kernels, layer by layer, for every pass and candidate: GFLOP/s of the direct algorithm.
+//   bench_convolution [part of a layer's name] [f32|bf16] [instruction set]
+// Threads: BONFIRE_CPU_THREADS, else the cores available (taskset -c 0 gives one). Candidates take turns, the best of
+// several runs counts, and one thread is measured in processor time, so that a busy machine disturbs little.
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <string>
 #include <vector>
 
-#include "bonfire/backend/cpu/convolution_core.h"
+#include "bonfire/backend/cpu/simd.h"
+#include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/random.h"
+#include "bonfire/graph/op.h"
+#include "bonfire/kernel/kernel.h"
+#include "bonfire/ops/elementwise_functions.h"
 
 namespace {
 
 using namespace bonfire;
-using cpu::Convolution;
-using cpu::ConvolutionPass;
 
-template <class T>
-std::vector<T> random_numbers(int64_t count, uint64_t stream) {
-  std::vector<T> numbers(count);
-  for (int64_t i = 0; i < count; ++i) numbers[i] = 2 * uniform_at(1, stream, i) - 1;
-  return numbers;
-}
+struct Layer {
+  const char* name;
+  int64_t batch, in, size, out, kernel, stride, padding, groups = 1;
 
-double median_seconds(int threads, const auto& call) {
-  const clockid_t clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
-  std::vector<double> seconds;
-  for (int sample = 0; sample < 9; ++sample) {
-    timespec start{}, end{};
-    clock_gettime(clock, &start);
-    call();
-    clock_gettime(clock, &end);
-    seconds.push_back(static_cast<double>(end.tv_sec - start.tv_sec) +
-                      1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec));
+  int64_t out_size() const { return (size + 2 * padding - kernel) / stride + 1; }
+  Shape x() const { return {batch, in, size, size}; }
+  Shape weight() const { return {out, in / groups, kernel, kernel}; }
+  Shape y() const { return {batch, out, out_size(), out_size()}; }
+  double operations() const {
+    return 2.0 * static_cast<double>(y().count()) * static_cast<double>(in / groups * kernel * kernel);
   }
-  std::nth_element(seconds.begin(), seconds.begin() + 4, seconds.end());
-  return seconds[4];
-}
-
-struct Case {
-  const char* what;
-  Convolution convolution;
 };
 
-template <class T>
-void measure(const Case& one, ThreadPool& pool) {
-  const Convolution& c = one.convolution;
-  const int64_t outputs = c.batch * c.out_channels * c.out_height() * c.out_width();
-  const int64_t patch = c.in_channels / c.groups * c.kernel_height * c.kernel_width;
-  auto x = random_numbers<T>(c.batch * c.in_channels * c.in_height * c.in_width, 1), dx = x;
-  auto weight = random_numbers<T>(c.out_channels * patch, 2), bias = random_numbers<T>(c.out_channels, 3);
-  auto y = random_numbers<T>(outputs, 4);
-  std::vector<float> dweight(weight.size());
-  size_t bytes = 0;
-  for (auto pass : {ConvolutionPass::forward, ConvolutionPass::backward_data, ConvolutionPass::backward_weight})
-    bytes = std::max(bytes, cpu::convolution_workspace(c, pass, pool.size()));
-  std::vector<std::byte> workspace(bytes);
-  const double operations = 2.0 * static_cast<double>(outputs) * static_cast<double>(patch);
-  const double forward = median_seconds(pool.size(), [&] {
-    cpu::convolution_forward(c, x.data(), weight.data(), bias.data(), cpu::Activation::relu, y.data(), workspace, pool);
-  });
-  const double data = median_seconds(pool.size(), [&] {
-    cpu::convolution_backward_data(c, y.data(), weight.data(), false, dx.data(), workspace, pool);
-  });
-  const double weights = median_seconds(pool.size(), [&] {
-    cpu::convolution_backward_weight(c, x.data(), y.data(), false, dweight.data(), workspace, pool);
-  });
-  fmt::print("{:<24} {:<5} {:<13} {:>8.1f} {:>8.1f} {:>8.1f} {:>10.1f}\n", one.what, name_of(c.type),
-             c.channels_last ? "channels-last" : "row-major", operations / forward * 1e-9, operations / data * 1e-9,
-             operations / weights * 1e-9, static_cast<double>(bytes) / (1 << 20));
-}
-
-Convolution square(int64_t batch, int64_t in, int64_t size, int64_t out, int64_t kernel, int64_t stride,
-                   int64_t padding) {
-  return {.batch = batch,
-          .in_channels = in,
-          .in_height = size,
-          .in_width = size,
-          .out_channels = out,
-          .kernel_height = kernel,
-          .kernel_width = kernel,
-          .stride_height = stride,
-          .stride_width = stride,
-          .padding_height = padding,
-          .padding_width = padding};
-}
-
-const Case kCases[] = {
-    {"stem 1@28 5x5 20", square(64, 1, 28, 20, 5, 1, 0)},  {"20@12 5x5 50", square(64, 20, 12, 50, 5, 1, 0)},
-    {"stem 3@64 7x7/2 64", square(8, 3, 64, 64, 7, 2, 3)}, {"64@28 3x3", square(8, 64, 28, 64, 3, 1, 1)},
-    {"64@28 3x3/2 128", square(16, 64, 28, 128, 3, 2, 1)}, {"64@28 1x1/2 128", square(16, 64, 28, 128, 1, 2, 0)},
-    {"128@14 3x3", square(16, 128, 14, 128, 3, 1, 1)},     {"256@7 3x3", square(32, 256, 7, 256, 3, 1, 1)},
-    {"512@4 3x3", square(32, 512, 4, 512, 3, 1, 1)},       {"64@56 1x1 256", square(2, 64, 56, 256, 1, 1, 0)},
+const Layer kLayers[] = {
+    {"mnist conv1 1@28 5x5 20", 64, 1, 28, 20, 5, 1, 0},    {"mnist conv2 20@12 5x5 20", 64, 20, 12, 20, 5, 1, 0},
+    {"resnet18 stem 1@28 3x3 64", 64, 1, 28, 64, 3, 1, 1},  {"resnet18 64@28 3x3", 64, 64, 28, 64, 3, 1, 1},
+    {"resnet18 64@28 3x3/2 128", 64, 64, 28, 128, 3, 2, 1}, {"resnet18 64@28 1x1/2 128", 64, 64, 28, 128, 1, 2, 0},
+    {"resnet18 128@14 3x3", 64, 128, 14, 128, 3, 1, 1},     {"resnet18 128@14 3x3/2 256", 64, 128, 14, 256, 3, 2, 1},
+    {"resnet18 256@7 3x3", 64, 256, 7, 256, 3, 1, 1},       {"resnet18 256@7 3x3/2 512", 64, 256, 7, 512, 3, 2, 1},
+    {"resnet18 512@4 3x3", 64, 512, 4, 512, 3, 1, 1},       {"resnet50 stem 3@224 7x7/2", 2, 3, 224, 64, 7, 2, 3},
+    {"resnet50 64@56 1x1 256", 4, 64, 56, 256, 1, 1, 0},    {"resnet50 256@56 1x1 64", 4, 256, 56, 64, 1, 1, 0},
+    {"resnet50 64@56 3x3", 4, 64, 56, 64, 3, 1, 1},         {"depthwise 96@28 3x3", 16, 96, 28, 96, 3, 1, 1, 96},
 };
+
+Attributes window(const Layer& l) {
+  return {{"stride", Shape{l.stride, l.stride}},
+          {"padding", Shape{l.padding, l.padding}},
+          {"dilation", Shape{1, 1}},
+          {"groups", l.groups}};
+}
+
+// One pass of a layer, as the planner sees it.
+struct Pass {
+  const char* name;
+  const char* op;
+  std::vector<TensorSpec> inputs;
+  Attributes attributes;
+};
+
+std::vector<Pass> passes_of(const Layer& l, DType type) {
+  Attributes forward = window(l), data = window(l), weight = window(l);
+  forward.set({"has_bias", 1});
+  forward.set({"has_residual", 0});
+  forward.set({"activation", static_cast<int>(ElementwiseFunction::relu)});
+  data.set({"input_size", Shape{l.size, l.size}});
+  weight.set({"kernel_size", Shape{l.kernel, l.kernel}});
+  const TensorSpec x{l.x(), type, {}}, w{l.weight(), type, {}}, y{l.y(), type, {}}, bias{{l.out}, DType::f32, {}};
+  return {{"forward", "conv2d_bias_act", {x, w, bias}, forward},
+          {"dx", "conv2d_input_gradient", {y, w}, data},
+          {"dweight", "conv2d_weight_gradient", {y, x}, weight}};
+}
+
+std::vector<std::byte> random_bytes(const TensorSpec& spec, const Layout& layout, uint64_t stream) {
+  std::vector<std::byte> bytes(bytes_of(spec.shape, spec.dtype, layout));
+  dispatch(spec.dtype, [&]<class T>(TypeTag<T>) {
+    for (size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
+      const T value = static_cast<T>(2 * uniform_at(1, stream, i % 65521) - 1);
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+  return bytes;
+}
+
+double seconds_now(bool processor_time) {
+  timespec now{};
+  clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// A candidate with operands of its own.
+class Contender {
+ public:
+  Contender(const GraphNode& node, const Candidate& candidate) : name(candidate.name), kernel_(candidate.build()) {
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      memory_.push_back(random_bytes(node.inputs[i].spec(), candidate.input_layouts[i], i));
+    memory_.push_back(random_bytes(node.outputs[0], candidate.output_layouts[0], 9));
+    memory_.emplace_back(candidate.workspace_bytes + 64);
+    for (std::vector<std::byte>& bytes : memory_) pointers_.push_back(bytes.data());
+  }
+
+  void run(ThreadPool& threads) {
+    std::span<void* const> all(pointers_);
+    const double start = seconds_now(threads.size() == 1);
+    kernel_->run({all.first(all.size() - 2), all.subspan(all.size() - 2, 1), all.back(), &threads, nullptr});
+    best = std::min(best, seconds_now(threads.size() == 1) - start);
+  }
+
+  std::string name;
+  double best = 1e9;  // seconds
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<void*> pointers_;
+};
+
+void measure(const Layer& layer, const Pass& pass, ThreadPool& threads) {
+  Graph graph;
+  std::vector<GraphValue> values;
+  for (const TensorSpec& spec : pass.inputs) values.push_back({graph.add_input(LeafKind::feed, spec), 0});
+  const GraphNode& node = *graph.add(find_op(pass.op), values, pass.attributes);
+  std::vector<Layout> arriving(values.size());
+  std::vector<Contender> contenders;
+  for (const Candidate& candidate : candidates_for({node, arriving})) contenders.emplace_back(node, candidate);
+  for (Contender& one : contenders) one.run(threads);  // first touch
+  for (Contender& one : contenders) one.best = 1e9;
+  const double start = seconds_now(false);
+  for (int round = 0; round < 20 && (round < 3 || seconds_now(false) - start < 0.4); ++round)
+    for (Contender& one : contenders) one.run(threads);
+  fmt::print("{:<28} {:<8}", layer.name, pass.name);
+  for (const Contender& one : contenders) fmt::print("  {} {:.1f}", one.name, layer.operations() / one.best * 1e-9);
+  fmt::print("\n");
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  if (argc > 2)
+  const std::string part = argc > 1 ? argv[1] : "";
+  const DType type = argc > 2 && std::strcmp(argv[2], "bf16") == 0 ? DType::bf16 : DType::f32;
+  if (argc > 3)
     for (cpu::InstructionSet set : cpu::available_instruction_sets())
-      if (cpu::name_of(set) == argv[2]) cpu::set_instruction_set_for_test(set);
-  ThreadPool pool(threads);
-  fmt::print("{} on {} thread(s), GFLOP/s\n", cpu::name_of(cpu::instruction_set()), threads);
-  fmt::print("{:<24} {:<5} {:<13} {:>8} {:>8} {:>8} {:>10}\n", "case", "type", "layout", "forward", "dx", "dweight",
-             "space, MiB");
-  for (DType type : {DType::f32, DType::bf16})
-    for (bool channels_last : {false, true})
-      for (Case one : kCases) {
-        one.convolution.type = type;
-        one.convolution.channels_last = channels_last;
-        type == DType::bf16 ? measure<bfloat16>(one, pool) : measure<float>(one, pool);
-      }
+      if (cpu::name_of(set) == argv[3]) cpu::set_instruction_set_for_test(set);
+  ThreadPool threads(cpu::cpu_threads());
+  fmt::print("{} on {} thread(s), {}, GFLOP/s of the direct algorithm\n", cpu::name_of(cpu::instruction_set()),
+             threads.size(), name_of(type));
+  for (const Layer& layer : kLayers) {
+    if (std::string(layer.name).find(part) == std::string::npos) continue;
+    for (const Pass& pass : passes_of(layer, type)) measure(layer, pass, threads);
+  }
 }

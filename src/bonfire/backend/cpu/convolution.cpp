@@ -1,5 +1,5 @@
-// conv2d, its gradients and conv2d_bias_act over the implicit products of convolution_core.h, for row-major and for
-// channels-last images.
+// conv2d, its gradients and conv2d_bias_act: over the implicit products of convolution_core.h, for row-major and for
+// channels-last images, and over winograd.h where it serves.
 
 #include <algorithm>
 
@@ -7,6 +7,7 @@
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/fused_activation.h"
 #include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/winograd.h"
 #include "bonfire/kernel/kernel.h"
 
 namespace bonfire::cpu {
@@ -38,6 +39,7 @@ Convolution describe(const Attributes& a, const Shape& x, const Shape& weight, D
 struct ConvolutionJob {
   Convolution convolution;
   ConvolutionPass pass;
+  int tile;               // of Winograd's algorithm; 0: implicit products
   int64_t results;        // elements
   bool empty = false;     // an operand has no elements: the result is zero
   size_t core_bytes = 0;  // of workspace for the convolution itself
@@ -46,17 +48,18 @@ struct ConvolutionJob {
   int bias = -1, residual = -1;              // input numbers
   bool narrow_bias = false;                  // the bias is f32 and the convolution wants bf16
   Activation activation = Activation::none;  // applied by the convolution
-  int64_t later_activation = -1;             // applied afterwards, with the residual
+  bool later_residual = false;               // added afterwards
+  int64_t later_activation = -1;             // applied afterwards
 
-  ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last);
+  ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last, int tile = 0);
   void set_fused(const GraphNode& node);
   size_t workspace_bytes() const {
     return core_bytes + (narrow_bias ? static_cast<size_t>(convolution.out_channels) * sizeof(bfloat16) : 0);
   }
 };
 
-ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last)
-    : pass(which), results(node.outputs[0].shape.count()) {
+ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last, int tile)
+    : pass(which), tile(tile), results(node.outputs[0].shape.count()) {
   const Shape &first = node.inputs[0].spec().shape, &second = node.inputs[1].spec().shape;
   const Shape& result = node.outputs[0].shape;
   const Shape& x = which == ConvolutionPass::forward         ? first
@@ -65,7 +68,10 @@ ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, boo
   const Shape& weight = which == ConvolutionPass::backward_weight ? result : second;
   convolution = describe(node.attributes, x, weight, node.outputs[0].dtype, channels_last);
   empty = first.count() == 0 || second.count() == 0;
-  if (!empty) core_bytes = (convolution_workspace(convolution, pass, cpu_threads()) + 63) / 64 * 64;
+  const size_t bytes = empty  ? 0
+                       : tile ? winograd_workspace(convolution, pass, tile, cpu_threads())
+                              : convolution_workspace(convolution, pass, cpu_threads());
+  core_bytes = (bytes + 63) / 64 * 64;
   if (node.attributes.has("activation")) set_fused(node);
 }
 
@@ -75,10 +81,11 @@ void ConvolutionJob::set_fused(const GraphNode& node) {
   if (node.attributes.flag("has_bias")) bias = next++;
   if (node.attributes.flag("has_residual")) residual = next;
   narrow_bias = bias >= 0 && node.inputs[bias].spec().dtype != convolution.type;
+  later_residual = residual >= 0 && tile == 0;
   int64_t wanted = node.attributes.integer("activation");
-  if (residual < 0 && wanted == static_cast<int64_t>(F::relu)) {
+  if (!later_residual && wanted == static_cast<int64_t>(F::relu)) {
     activation = Activation::relu;
-  } else if (residual < 0 && wanted == static_cast<int64_t>(F::gelu_tanh)) {
+  } else if (!later_residual && tile == 0 && wanted == static_cast<int64_t>(F::gelu_tanh)) {
     activation = Activation::gelu_tanh;
   } else {
     later_activation = wanted;
@@ -86,11 +93,30 @@ void ConvolutionJob::set_fused(const GraphNode& node) {
 }
 
 struct ConvolutionOperands {
-  const void *first, *second, *bias;
+  const void *first, *second, *bias, *residual;
   void* result;
 };
 
+void convolve_by_tiles(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
+  std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
+  const auto *first = static_cast<const float*>(at.first), *second = static_cast<const float*>(at.second);
+  auto* result = static_cast<float*>(at.result);
+  switch (job.pass) {
+    case ConvolutionPass::forward:
+      return winograd_forward(job.convolution, job.tile, first, second,
+                              {.bias = static_cast<const float*>(at.bias),
+                               .residual = static_cast<const float*>(at.residual),
+                               .relu = job.activation == Activation::relu},
+                              result, workspace, *run.threads);
+    case ConvolutionPass::backward_data:
+      return winograd_backward_data(job.convolution, job.tile, first, second, result, workspace, *run.threads);
+    case ConvolutionPass::backward_weight:
+      return winograd_backward_weight(job.convolution, job.tile, second, first, result, workspace, *run.threads);
+  }
+}
+
 void convolve(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
+  if (job.tile != 0) return convolve_by_tiles(job, at, run);
   std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
   switch (job.pass) {
     case ConvolutionPass::forward:
@@ -118,7 +144,7 @@ template <class T>
 void finish(const ConvolutionJob& job, const Run& run) {
   using Acc = Compute<T>;
   T* y = run.output<T>();
-  const T* residual = job.residual < 0 ? nullptr : run.input<T>(job.residual);
+  const T* residual = job.later_residual ? run.input<T>(job.residual) : nullptr;
   with_activation(job.later_activation, [&](const auto& activation) {
     run.threads->parallel_for(job.results, 16384, [&](int64_t begin, int64_t end) {
       if (residual == nullptr) {
@@ -139,8 +165,29 @@ void run_convolution(const ConvolutionJob& job, const Run& run) {
     std::fill_n(run.output<T>(), job.results, T(0));
     return;
   }
-  convolve(job, {run.inputs[0], run.inputs[1], prepare_bias(job, run), run.outputs[0]}, run);
-  if (job.residual >= 0 || job.later_activation >= 0) finish<T>(job, run);
+  const void* residual = job.residual < 0 ? nullptr : run.inputs[job.residual];
+  convolve(job, {run.inputs[0], run.inputs[1], prepare_bias(job, run), residual, run.outputs[0]}, run);
+  if (job.later_residual || job.later_activation >= 0) finish<T>(job, run);
+}
+
+template <class T>
+Candidate make_convolution(const KernelRequest& request, std::string name, const ConvolutionJob& job) {
+  Candidate candidate =
+      make_candidate(request, std::move(name), [job](const Run& run) { run_convolution<T>(job, run); });
+  candidate.workspace_bytes = job.workspace_bytes();
+  if (job.convolution.channels_last) {
+    candidate.input_layouts.assign(request.node.inputs.size(), channels_last());
+    if (job.bias >= 0) candidate.input_layouts[static_cast<size_t>(job.bias)] = {};
+    candidate.output_layouts[0] = channels_last();
+  }
+  return candidate;
+}
+
+// Transforms cost as much as they save where there are fewer channels.
+constexpr int64_t kFewestWinogradChannels = 8;
+
+bool winograd_pays(const Convolution& c) {
+  return winograd_serves(c) && c.in_channels >= kFewestWinogradChannels && c.out_channels >= kFewestWinogradChannels;
 }
 
 template <ConvolutionPass pass>
@@ -148,18 +195,13 @@ std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
   return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     std::vector<Candidate> candidates;
-    for (bool last : {false, true}) {
-      ConvolutionJob job(request.node, pass, last);
-      Candidate candidate = make_candidate(request, last ? "implicit_gemm:nhwc" : "implicit_gemm:nchw",
-                                           [job](const Run& run) { run_convolution<T>(job, run); });
-      candidate.workspace_bytes = job.workspace_bytes();
-      if (last) {
-        candidate.input_layouts.assign(request.node.inputs.size(), channels_last());
-        if (job.bias >= 0) candidate.input_layouts[static_cast<size_t>(job.bias)] = {};
-        candidate.output_layouts[0] = channels_last();
-      }
-      candidates.push_back(std::move(candidate));
-    }
+    const ConvolutionJob row_major(request.node, pass, false), last(request.node, pass, true);
+    candidates.push_back(make_convolution<T>(request, "implicit_gemm:nchw", row_major));
+    candidates.push_back(make_convolution<T>(request, "implicit_gemm:nhwc", last));
+    if (winograd_pays(last.convolution))
+      for (int tile : {2, 4})
+        candidates.push_back(make_convolution<T>(request, "winograd" + std::to_string(tile) + ":nhwc",
+                                                 ConvolutionJob(request.node, pass, true, tile)));
     return candidates;
   });
 }

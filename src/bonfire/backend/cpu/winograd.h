@@ -1,0 +1,42 @@
+#pragma once
+// Winograd's convolution F(m x m, 3 x 3) and its gradients on raw memory, m = 2 or 4: 3 x 3 kernels of stride 1 on
+// channels-last f32 images, with 2.25 or 4 times fewer multiplications than convolution_core.h.
+//
+//   if (winograd_serves(c)) {
+//     std::vector<std::byte> workspace(winograd_workspace(c, ConvolutionPass::forward, 4, pool.size()));
+//     winograd_forward(c, 4, x, weight, {.bias = bias, .relu = true}, y, workspace, pool);
+//   }
+//
+// Rounding errors are larger than those of plain sums: relative to the norm of the result about 3e-7 for m = 2 and 1e-6
+// for m = 4, 5e-7 and 2e-6 for gradients by the weight. The same convolution gives the same bits on every run and with
+// any number of threads. Nothing large is allocated: the caller brings the workspace.
+
+#include <cstddef>
+#include <span>
+
+#include "bonfire/backend/cpu/convolution_core.h"
+
+namespace bonfire::cpu {
+
+// y = relu(x * weight + bias + residual), each of the three where wanted.
+struct WinogradEpilogue {
+  const float* bias = nullptr;      // [out_channels]
+  const float* residual = nullptr;  // as y
+  bool relu = false;
+};
+
+bool winograd_serves(const Convolution& c);
+
+// Bytes of workspace for tiles of `tile` x `tile` results and a pool of `threads`.
+size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads);
+
+void winograd_forward(const Convolution& c, int tile, const float* x, const float* weight,
+                      const WinogradEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool);
+
+void winograd_backward_data(const Convolution& c, int tile, const float* dy, const float* weight, float* dx,
+                            std::span<std::byte> workspace, ThreadPool& pool);
+
+void winograd_backward_weight(const Convolution& c, int tile, const float* x, const float* dy, float* dweight,
+                              std::span<std::byte> workspace, ThreadPool& pool);
+
+}  // namespace bonfire::cpu

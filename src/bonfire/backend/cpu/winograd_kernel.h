@@ -1,0 +1,80 @@
+#pragma once
+// The innermost loops of Winograd's convolution of 3 x 3: one table of functions per instruction set and tile size.
+// Private to backend/cpu.
+//
+// A tile of m x m results needs a patch of n x n pixels, n = m + 2. Winograd's algorithm (winograd_lines.h) transforms
+// patches and weights to n x n numbers each, multiplies those one by one, and transforms the products to results. All
+// transforms are linear, so the sums over channels are done on the products: n * n matrix products, one per `position`,
+// of tiles by channels times channels by channels, with 2.25 (m = 2) or 4 (m = 4) times fewer multiplications.
+//
+// Transformed numbers of some tiles lie as
+//   [position][channel / width][tile][channel % width],
+// with width = lanes for the left operand of products, whose numbers are broadcast, and width = panel for the right one
+// and for products. So transforms store whole vectors, and nothing needs to be packed.
+
+#include <cstdint>
+
+#include "bonfire/backend/cpu/simd.h"
+
+namespace bonfire::cpu {
+
+// How transformed numbers lie in memory, in elements.
+struct WinogradPlaces {
+  int64_t position_stride;
+  int64_t block_stride;  // between blocks of `width` channels
+  int64_t width;
+};
+
+// What becomes of the products of one tile: out = activation(results + bias + residual).
+struct WinogradResult {
+  const float* products;  // of the tile: position p, channel j is products[p * position_stride + j]
+  int64_t position_stride;
+  int channels;          // <= panel
+  const int64_t* pixel;  // [m * m]: offsets into out and residual; -1 for pixels outside the image
+  float* out;
+  const float* bias;      // [channels] or null
+  const float* residual;  // or null
+  bool relu;
+};
+
+inline constexpr int kMaxWinogradPatch = 6;  // n
+
+struct WinogradKernel {
+  int tile;   // m
+  int lanes;  // of a vector
+  int panel;  // columns of a right operand that are multiplied together
+  int rows;   // most rows of a product that are summed together
+
+  // A patch: pixels [n * n] point to `channels` numbers each.
+  void (*transform_patch)(const float* const* pixels, int64_t channels, float* to, const WinogradPlaces& places);
+  // The gradient of a tile's results: pixels [m * m].
+  void (*transform_gradient)(const float* const* pixels, int64_t channels, float* to, const WinogradPlaces& places);
+  // Weights of one input channel and up to `lanes` output channels: taps [9] point to `channels` numbers each. Position
+  // p goes to to[p * position_stride].
+  void (*transform_weights)(const float* const* taps, int channels, float* to, int64_t position_stride);
+  // Copies numbers [rows][columns], row_stride apart, to [columns][rows], rows `to_stride` apart.
+  void (*transpose)(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride);
+
+  // out[tile * panel + j] = sum over k of left(tile, k) * right[k * panel + j] for j < cols rounded up to whole
+  // vectors. left(tile, k) is left[k / lanes * left_stride + tile * lanes + k % lanes].
+  void (*multiply)(int64_t tiles, int cols, int64_t k, const float* left, int64_t left_stride, const float* right,
+                   float* out);
+  // out[r * panel + j] (+)= sum over tiles of left(tile, r) * right[tile * panel + j], for r < channels.
+  void (*multiply_over_tiles)(int64_t channels, int cols, int64_t tiles, const float* left, int64_t left_stride,
+                              const float* right, float* out, bool add);
+
+  void (*finish)(const WinogradResult& result);
+  // Sums over tiles of position p are sums[p * position_stride]; tap t goes to taps + t * tap_stride.
+  void (*finish_weights)(const float* sums, int64_t position_stride, int channels, float* taps, int64_t tap_stride);
+};
+
+struct WinogradKernels {
+  WinogradKernel tile2, tile4;
+};
+
+WinogradKernels winograd_kernels_generic();
+WinogradKernels winograd_kernels_neon();
+WinogradKernels winograd_kernels_avx2();
+WinogradKernels winograd_kernels_avx512();
+
+}  // namespace bonfire::cpu

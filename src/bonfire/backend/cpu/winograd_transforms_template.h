@@ -1,0 +1,152 @@
+#pragma once
+// Transforms of tiles, for winograd_kernel_template.h.
+
+#include "bonfire/backend/cpu/gemm_vector_template.h"
+#include "bonfire/backend/cpu/winograd_kernel.h"
+#include "bonfire/backend/cpu/winograd_lines.h"
+
+namespace bonfire::cpu {
+
+template <class Isa, int Tile>
+struct WinogradTransforms {
+  using G = GemmVectors<Isa>;
+  using Vector = typename G::Vector;
+  using Quad = typename G::Quad;
+  using Lines = WinogradLines<Tile>;
+  static constexpr int kLanes = G::kLanes;
+  static constexpr int kPatch = Tile + 2;
+
+  [[gnu::always_inline]] static Vector load(const float* from) { return G::template load<Vector>(from); }
+
+  // The first `count` numbers, then zeros.
+  [[gnu::always_inline]] static Vector load_part(const float* from, int count) {
+    float part[kLanes] = {};
+    for (int i = 0; i < count; ++i) part[i] = from[i];
+    return load(part);
+  }
+  [[gnu::always_inline]] static void store_part(float* to, int count, const Vector& value) {
+    float part[kLanes];
+    G::store(part, value);
+    for (int i = 0; i < count; ++i) to[i] = part[i];
+  }
+
+  // Applies a line to columns, then to rows: get(row, column) -> put(row, column, vector).
+  template <class Line, class Get, class Put>
+  [[gnu::always_inline]] static void transform(const Get& get, const Put& put) {
+    constexpr int kIn = Line::kIn, kOut = Line::kOut;
+    Vector half[kOut][kIn];
+#pragma GCC unroll 8
+    for (int j = 0; j < kIn; ++j) {
+      Vector column[kIn], to[kOut];
+#pragma GCC unroll 8
+      for (int i = 0; i < kIn; ++i) column[i] = get(i, j);
+      Line::apply(column, to);
+#pragma GCC unroll 8
+      for (int i = 0; i < kOut; ++i) half[i][j] = to[i];
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kOut; ++i) {
+      Vector to[kOut];
+      Line::apply(half[i], to);
+#pragma GCC unroll 8
+      for (int j = 0; j < kOut; ++j) put(i, j, to[j]);
+    }
+  }
+
+  // Pixels of an image -> transformed numbers, for all channels.
+  template <class Line>
+  static void spread(const float* const* pixels, int64_t channels, float* to, const WinogradPlaces& places) {
+    constexpr int kIn = Line::kIn, kOut = Line::kOut;
+    int64_t in_block = 0;
+    for (int64_t c = 0; c < channels; c += kLanes) {
+      auto put = [&](int i, int j, const Vector& value) {
+        G::store(to + in_block + (i * kOut + j) * places.position_stride, value);
+      };
+      if (c + kLanes <= channels) {
+        transform<Line>([&](int i, int j) { return load(pixels[i * kIn + j] + c); }, put);
+      } else {
+        const int count = static_cast<int>(channels - c);
+        transform<Line>([&](int i, int j) { return load_part(pixels[i * kIn + j] + c, count); }, put);
+      }
+      in_block += kLanes;
+      if (in_block == places.width) in_block = 0, to += places.block_stride;
+    }
+  }
+
+  static void transform_weights(const float* const* taps, int channels, float* to, int64_t position_stride) {
+    auto put = [&](int i, int j, const Vector& value) { G::store(to + (i * kPatch + j) * position_stride, value); };
+    if (channels == kLanes)
+      transform<typename Lines::Weight>([&](int i, int j) { return load(taps[i * 3 + j]); }, put);
+    else
+      transform<typename Lines::Weight>([&](int i, int j) { return load_part(taps[i * 3 + j], channels); }, put);
+  }
+
+  static void transpose(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride) {
+    for (int r = 0; r < rows; r += 4)
+      for (int c = 0; c < columns; c += 4) {
+        const float* corner = from + r * row_stride + c;
+        float* target = to + c * to_stride + r;
+        if (r + 4 <= rows && c + 4 <= columns) {
+          transpose_quads(corner, row_stride, target, to_stride);
+        } else {
+          for (int i = r; i < rows && i < r + 4; ++i)
+            for (int j = c; j < columns && j < c + 4; ++j) to[j * to_stride + i] = from[i * row_stride + j];
+        }
+      }
+  }
+
+  [[gnu::always_inline]] static void transpose_quads(const float* from, int64_t row_stride, float* to,
+                                                     int64_t to_stride) {
+    Quad r0 = G::template load<Quad>(from), r1 = G::template load<Quad>(from + row_stride);
+    Quad r2 = G::template load<Quad>(from + 2 * row_stride), r3 = G::template load<Quad>(from + 3 * row_stride);
+    Quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+    Quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    G::store(to, Quad(__builtin_shufflevector(low01, low23, 0, 1, 4, 5)));
+    G::store(to + to_stride, Quad(__builtin_shufflevector(low01, low23, 2, 3, 6, 7)));
+    G::store(to + 2 * to_stride, Quad(__builtin_shufflevector(high01, high23, 0, 1, 4, 5)));
+    G::store(to + 3 * to_stride, Quad(__builtin_shufflevector(high01, high23, 2, 3, 6, 7)));
+  }
+
+  static void finish(const WinogradResult& r) {
+    for (int c = 0; c < r.channels; c += kLanes) {
+      const int count = r.channels - c < kLanes ? r.channels - c : kLanes;
+      const bool whole = count == kLanes;
+      Vector bias{};
+      if (r.bias) bias = whole ? load(r.bias + c) : load_part(r.bias + c, count);
+      auto put = [&](int i, int j, Vector value) {
+        const int64_t pixel = r.pixel[i * Tile + j];
+        if (pixel < 0) return;
+        value += bias;
+        if (r.residual) {
+          const float* residual = r.residual + pixel + c;
+          value += whole ? load(residual) : load_part(residual, count);
+        }
+        if (r.relu) value = value < 0.0F ? Vector{} : value;  // NaN passes through
+        if (whole)
+          G::store(r.out + pixel + c, value);
+        else
+          store_part(r.out + pixel + c, count, value);
+      };
+      transform<typename Lines::Result>(
+          [&](int i, int j) { return load(r.products + c + (i * kPatch + j) * r.position_stride); }, put);
+    }
+  }
+
+  static void finish_weights(const float* sums, int64_t position_stride, int channels, float* taps,
+                             int64_t tap_stride) {
+    for (int c = 0; c < channels; c += kLanes) {
+      const int count = channels - c < kLanes ? channels - c : kLanes;
+      transform<typename Lines::WeightGradient>(
+          [&](int i, int j) { return load(sums + c + (i * kPatch + j) * position_stride); },
+          [&](int i, int j, const Vector& value) {
+            float* tap = taps + (i * 3 + j) * tap_stride + c;
+            if (count == kLanes)
+              G::store(tap, value);
+            else
+              store_part(tap, count, value);
+          });
+    }
+  }
+};
+
+}  // namespace bonfire::cpu

@@ -1,0 +1,205 @@
+#include "bonfire/backend/cpu/winograd.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "bonfire/base/random.h"
+
+namespace bonfire::cpu {
+namespace {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+
+Floats random_floats(int64_t count, uint64_t stream) {
+  Floats numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(2 * uniform_at(5, stream, i) - 1);
+  return numbers;
+}
+
+Convolution layer(int64_t batch, int64_t in, int64_t height, int64_t width, int64_t out, int64_t padding) {
+  return {.batch = batch,
+          .in_channels = in,
+          .in_height = height,
+          .in_width = width,
+          .out_channels = out,
+          .kernel_height = 3,
+          .kernel_width = 3,
+          .padding_height = padding,
+          .padding_width = padding,
+          .channels_last = true};
+}
+
+int64_t x_count(const Convolution& c) { return c.batch * c.in_height * c.in_width * c.in_channels; }
+int64_t y_count(const Convolution& c) { return c.batch * c.out_height() * c.out_width() * c.out_channels; }
+int64_t weight_count(const Convolution& c) { return c.out_channels * 9 * c.in_channels; }
+
+// Everything in channels-last order.
+struct Operands {
+  Floats x, weight, dy;
+  explicit Operands(const Convolution& c)
+      : x(random_floats(x_count(c), 1)), weight(random_floats(weight_count(c), 2)), dy(random_floats(y_count(c), 3)) {}
+};
+
+struct Passes {
+  Floats y, dx, dweight;
+};
+
+Passes run(const Convolution& c, int tile, const Operands& in, int threads, const WinogradEpilogue& epilogue = {}) {
+  const float garbage = std::nanf("");
+  ThreadPool pool(threads);
+  auto workspace = [&](ConvolutionPass pass) {
+    return std::vector<std::byte>(winograd_workspace(c, pass, tile, threads), std::byte{0xFF});
+  };
+  Passes out{Floats(in.dy.size(), garbage), Floats(in.x.size(), garbage), Floats(in.weight.size(), garbage)};
+  auto forward = workspace(ConvolutionPass::forward), data = workspace(ConvolutionPass::backward_data),
+       weight = workspace(ConvolutionPass::backward_weight);
+  winograd_forward(c, tile, in.x.data(), in.weight.data(), epilogue, out.y.data(), forward, pool);
+  winograd_backward_data(c, tile, in.dy.data(), in.weight.data(), out.dx.data(), data, pool);
+  winograd_backward_weight(c, tile, in.x.data(), in.dy.data(), out.dweight.data(), weight, pool);
+  return out;
+}
+
+// The same by plain loops in f64.
+struct Expected {
+  Doubles y, dx, dweight;
+
+  Expected(const Convolution& c, const Operands& in) : y(in.dy.size()), dx(in.x.size()), dweight(in.weight.size()) {
+    const int64_t C = c.in_channels;
+    int64_t at_y = 0;
+    for (int64_t n = 0; n < c.batch; ++n)
+      for (int64_t oy = 0; oy < c.out_height(); ++oy)
+        for (int64_t ox = 0; ox < c.out_width(); ++ox)
+          for (int64_t o = 0; o < c.out_channels; ++o, ++at_y)
+            for (int64_t tap = 0; tap < 9; ++tap) {
+              const int64_t iy = oy + tap / 3 - c.padding_height, ix = ox + tap % 3 - c.padding_width;
+              if (iy < 0 || iy >= c.in_height || ix < 0 || ix >= c.in_width) continue;
+              const int64_t at_x = ((n * c.in_height + iy) * c.in_width + ix) * C, at_weight = (o * 9 + tap) * C;
+              add(in, at_x, at_weight, at_y, C);
+            }
+  }
+
+  void add(const Operands& in, int64_t at_x, int64_t at_weight, int64_t at_y, int64_t channels) {
+    const double gradient = in.dy[at_y];
+    double sum = 0;
+    for (int64_t i = 0; i < channels; ++i) {
+      const double pixel = in.x[at_x + i], weight = in.weight[at_weight + i];
+      sum += pixel * weight;
+      dx[at_x + i] += gradient * weight;
+      dweight[at_weight + i] += gradient * pixel;
+    }
+    y[at_y] += sum;
+  }
+};
+
+// |found - expected| / |expected|
+double error_of(const Floats& found, const Doubles& expected) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    difference += (found[i] - expected[i]) * (found[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+double bound_of(int tile) { return tile == 2 ? 3e-6 : 3e-5; }
+
+void expect_right(const Convolution& c, int threads) {
+  const Operands operands(c);
+  const Expected expected(c, operands);
+  for (int tile : {2, 4}) {
+    const Passes found = run(c, tile, operands, threads);
+    const std::string what = fmt::format("F({}) x [{}, {}, {}, {}] to {}, padding {}", tile, c.batch, c.in_channels,
+                                         c.in_height, c.in_width, c.out_channels, c.padding_height);
+    EXPECT_LE(error_of(found.y, expected.y), bound_of(tile)) << "y, " << what;
+    EXPECT_LE(error_of(found.dx, expected.dx), bound_of(tile)) << "dx, " << what;
+    EXPECT_LE(error_of(found.dweight, expected.dweight), bound_of(tile)) << "dweight, " << what;
+  }
+}
+
+class WinogradTest : public testing::TestWithParam<InstructionSet> {
+ protected:
+  void SetUp() override { set_instruction_set_for_test(GetParam()); }
+  void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
+};
+
+TEST_P(WinogradTest, ErrorStaysInBoundsForLayersOfModels) {
+  expect_right(layer(1, 64, 56, 56, 16, 1), 2);
+  expect_right(layer(2, 32, 28, 28, 64, 1), 2);
+  expect_right(layer(3, 128, 14, 14, 32, 1), 1);
+  expect_right(layer(5, 64, 7, 7, 64, 1), 2);
+  expect_right(layer(9, 256, 4, 4, 48, 1), 2);
+}
+
+TEST_P(WinogradTest, ServesOddSizesAnyPaddingAndAnyChannelCount) {
+  for (int64_t padding : {0, 1, 2, 3})
+    for (int64_t height : {3, 4, 5, 9})
+      for (int64_t width : {3, 6, 7}) expect_right(layer(2, 17, height, width, 9, padding), 1);
+  for (int64_t in : {1, 3, 8, 20, 33})
+    for (int64_t out : {1, 2, 16, 50}) expect_right(layer(1, in, 6, 5, out, 1), 2);
+  expect_right(layer(1, 4, 1, 1, 4, 1), 2);  // all but one pixel of each patch lie outside
+}
+
+TEST_P(WinogradTest, ManyBlocksOfTilesGiveWhatOneGives) { expect_right(layer(40, 20, 13, 12, 19, 1), 2); }
+
+TEST_P(WinogradTest, EpilogueAddsBiasAndResidualBeforeRelu) {
+  const Convolution c = layer(2, 10, 7, 6, 21, 1);
+  const Operands operands(c);
+  Expected expected(c, operands);
+  const Floats bias = random_floats(c.out_channels, 7), residual = random_floats(y_count(c), 8);
+  for (int64_t i = 0; i < y_count(c); ++i)
+    expected.y[i] = std::max(0.0, expected.y[i] + bias[i % c.out_channels] + residual[i]);
+  for (int tile : {2, 4}) {
+    const Floats y = run(c, tile, operands, 1, {.bias = bias.data(), .residual = residual.data(), .relu = true}).y;
+    EXPECT_LE(error_of(y, expected.y), bound_of(tile));
+    for (float number : y) ASSERT_GE(number, 0);
+  }
+}
+
+TEST_P(WinogradTest, SameBitsForAnyNumberOfThreads) {
+  const Convolution c = layer(7, 24, 15, 14, 40, 1);
+  const Operands operands(c);
+  for (int tile : {2, 4}) {
+    const Passes one = run(c, tile, operands, 1);
+    for (int threads : {2, 3, 5}) {
+      const Passes several = run(c, tile, operands, threads);
+      EXPECT_EQ(one.y, several.y);
+      EXPECT_EQ(one.dx, several.dx);
+      EXPECT_EQ(one.dweight, several.dweight);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, WinogradTest,
+                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(Winograd, ServesOnlyUndilatedF32KernelsOf3x3WithStride1) {
+  const Convolution served = layer(1, 8, 8, 8, 8, 1);
+  EXPECT_TRUE(winograd_serves(served));
+  Convolution other = served;
+  other.stride_width = 2;
+  EXPECT_FALSE(winograd_serves(other));
+  other = served;
+  other.dilation_height = 2;
+  EXPECT_FALSE(winograd_serves(other));
+  other = served;
+  other.kernel_width = 5;
+  EXPECT_FALSE(winograd_serves(other));
+  other = served;
+  other.groups = 2;
+  EXPECT_FALSE(winograd_serves(other));
+  other = served;
+  other.channels_last = false;
+  EXPECT_FALSE(winograd_serves(other));
+  other = served;
+  other.type = DType::bf16;
+  EXPECT_FALSE(winograd_serves(other));
+}
+
+}  // namespace
+}  // namespace bonfire::cpu
