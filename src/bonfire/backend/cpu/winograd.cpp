@@ -26,37 +26,6 @@ constexpr int64_t kAlignment = 64;              // bytes
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-const WinogradKernels& kernels_of(InstructionSet set) {
-  static const WinogradKernels generic = winograd_kernels_generic();
-  switch (set) {
-#if defined(BONFIRE_HAVE_NEON)
-    case InstructionSet::neon: {
-      static const WinogradKernels neon = winograd_kernels_neon();
-      return neon;
-    }
-#endif
-#if defined(BONFIRE_HAVE_AVX2)
-    case InstructionSet::avx2: {
-      static const WinogradKernels avx2 = winograd_kernels_avx2();
-      return avx2;
-    }
-#endif
-#if defined(BONFIRE_HAVE_AVX512)
-    case InstructionSet::avx512: {
-      static const WinogradKernels avx512 = winograd_kernels_avx512();
-      return avx512;
-    }
-#endif
-    default: return generic;
-  }
-}
-
-const WinogradKernel& kernel_for(int tile) {
-  BONFIRE_CHECK(tile == 2 || tile == 4, "no Winograd algorithm for tiles of {}", tile);
-  const WinogradKernels& kernels = kernels_of(instruction_set());
-  return tile == 2 ? kernels.tile2 : kernels.tile4;
-}
-
 int positions_of(const WinogradKernel& kernel) { return (kernel.tile + 2) * (kernel.tile + 2); }
 
 // Hands out aligned parts of a workspace, or, without one, counts how large it must be.
@@ -145,7 +114,7 @@ class TiledProduct {
  public:
   TiledProduct(const TiledConvolution& convolution, int tile, int threads)
       : t_(convolution),
-        kernel_(kernel_for(tile)),
+        kernel_(winograd_kernel(tile)),
         positions_(positions_of(kernel_)),
         grid_(t_.y, tile),
         panels_(ceil_div(t_.y.channels, kernel_.panel)) {
@@ -275,7 +244,7 @@ class WeightGradient {
         y_(y_of(c)),
         shift_y_(-c.padding_height),
         shift_x_(-c.padding_width),
-        kernel_(kernel_for(tile)),
+        kernel_(winograd_kernel(tile)),
         positions_(positions_of(kernel_)),
         grid_(y_, tile),
         panels_(ceil_div(x_.channels, kernel_.panel)) {

@@ -77,4 +77,7 @@ WinogradKernels winograd_kernels_neon();
 WinogradKernels winograd_kernels_avx2();
 WinogradKernels winograd_kernels_avx512();
 
+// That of instruction_set(), for tiles of 2 or 4.
+const WinogradKernel& winograd_kernel(int tile);
+
 }  // namespace bonfire::cpu

@@ -13,7 +13,7 @@
 namespace bonfire::cpu {
 
 template <class Isa, int Tile>
-WinogradKernel winograd_kernel() {
+WinogradKernel winograd_table() {
   using Products = WinogradProducts<Isa>;
   using Transforms = WinogradTransforms<Isa, Tile>;
   using Lines = typename Transforms::Lines;
@@ -34,7 +34,7 @@ WinogradKernel winograd_kernel() {
 
 template <class Isa>
 WinogradKernels winograd_kernels() {
-  return {winograd_kernel<Isa, 2>(), winograd_kernel<Isa, 4>()};
+  return {winograd_table<Isa, 2>(), winograd_table<Isa, 4>()};
 }
 
 }  // namespace bonfire::cpu
