@@ -56,7 +56,8 @@ std::vector<float> parameter_values(std::string_view name, std::span<const int64
   int64_t count = product(shape);
   std::vector<float> values = signed_values(name, count);
   if (kind == Kind::weight) {
-    auto bound = static_cast<float>(std::sqrt(3.0 / static_cast<double>(count / shape[0])));
+    int64_t fan_in = count / shape[0];
+    auto bound = static_cast<float>(std::sqrt(3.0 / static_cast<double>(fan_in)));
     for (float& value : values) value *= bound;
   } else {  // an eighth is exact, so that 1 + value / 8 rounds once, fused or not
     float base = kind == Kind::norm_weight ? 1.0F : 0.0F;

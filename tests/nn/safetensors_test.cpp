@@ -146,7 +146,7 @@ TEST(SafetensorsFile, RefusesHeaderLengthsThatCannotBe) {
 TEST(SafetensorsFile, RefusesDeepNesting) {
   std::string objects;
   for (int i = 0; i < 1'000'000; ++i) objects += R"({"a":)";
-  std::string arrays(10'000'000, '[');
+  std::string arrays(10'000'000, '[');  // NOLINT(bugprone-string-constructor): large on purpose
   expect_refused(safetensors_bytes(objects, ""), "dtype");
   expect_refused(safetensors_bytes(R"({"a":)" + arrays, ""), "'a' is an array, expected an object");
   expect_refused(safetensors_bytes(R"({"a":{"shape":)" + arrays, ""), "shape has an array");
@@ -300,7 +300,8 @@ TEST(WriteSafetensors, ComesBackForEveryTypeAndRank) {
 TEST(WriteSafetensors, KeepsNamesAndMetadataOfAnyText) {
   ScratchFolder folder;
   std::vector<TensorEntry> entries;
-  for (std::string name : {std::string(""), std::string("层.0/\"weight\"\\"), std::string("tab\t line\n nul\0", 15)})
+  for (const std::string& name :
+       {std::string(""), std::string("层.0/\"weight\"\\"), std::string("tab\t line\n nul\0", 15)})
     entries.push_back({name, DType::u8, {1}, bytes("x")});
   SafetensorsMetadata metadata{{"", ""}, {"说明", "众人拾柴\n\"火焰高\""}, {"__metadata__", "{}"}};
   write_safetensors(folder / "file", entries, metadata);

@@ -95,7 +95,8 @@ constexpr std::array kActivationNames = {"relu", "gelu", "gelu_tanh", "tanh", "s
 
 // ---- matrix products ----
 
-OpCase matmul_row(std::string name, Shape a, Shape b, MatmulOptions options, Shape y, Reference reference = nullptr) {
+OpCase matmul_row(const std::string& name, Shape a, Shape b, MatmulOptions options, Shape y,
+                  Reference reference = nullptr) {
   return {.name = "matmul/" + name,
           .inputs = {floats(a), floats(b)},
           .call = [options](const Inputs& x) { return matmul(x[0], x[1], options); },
@@ -134,7 +135,7 @@ Numbers add_to_rows(Numbers y, const Numbers& bias) {
   return y;
 }
 
-OpCase linear_row(std::string name, Shape x, bool bias, Shape y) {
+OpCase linear_row(const std::string& name, Shape x, bool bias, Shape y) {
   OpCase row{.name = "linear/" + name,
              .inputs = {floats(x), floats({3, 7})},
              .call = [](const Inputs& in) { return linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor()); },
@@ -193,7 +194,7 @@ const bool fused_matmul_added = add_op_cases(fused_matmul_rows());
 
 // ---- convolution ----
 
-OpCase conv_row(std::string name, const ConvCase& c, bool bias = false) {
+OpCase conv_row(const std::string& name, const ConvCase& c, bool bias = false) {
   OpCase row{.name = "conv2d/" + name,
              .inputs = {floats(c.x), floats(c.weight)},
              .call = [options = c.options](
@@ -228,7 +229,7 @@ struct FusedConv {
   int activation;  // position in kActivations, or -1
 };
 
-OpCase fused_conv_row(std::string name, const FusedConv& fused) {
+OpCase fused_conv_row(const std::string& name, const FusedConv& fused) {
   ConvCase c{{2, 3, 6, 5}, {4, 3, 3, 3}, {.padding = {1, 1}}};
   int function = fused.activation < 0 ? -1 : static_cast<int>(kActivations[static_cast<size_t>(fused.activation)]);
   OpCase row{.name = "conv2d_bias_act/" + name,

@@ -59,7 +59,7 @@ Reference pool_reference(const PoolCase& c, bool maximum) {
   };
 }
 
-OpCase max_pool_row(std::string name, const PoolCase& c) {
+OpCase max_pool_row(const std::string& name, const PoolCase& c) {
   return {.name = "max_pool2d/" + name,
           .inputs = {distinct_floats(c.x)},
           .call =
@@ -71,7 +71,7 @@ OpCase max_pool_row(std::string name, const PoolCase& c) {
           .reference = pool_reference(c, true)};
 }
 
-OpCase avg_pool_row(std::string name, const PoolCase& c) {
+OpCase avg_pool_row(const std::string& name, const PoolCase& c) {
   return {.name = "avg_pool2d/" + name,
           .inputs = {floats(c.x)},
           .call =
@@ -121,7 +121,7 @@ Reference adaptive_reference(Shape x, Shape out) {
   };
 }
 
-OpCase adaptive_row(std::string name, Shape x, Shape out) {
+OpCase adaptive_row(const std::string& name, Shape x, Shape out) {
   return {.name = "adaptive_avg_pool2d/" + name,
           .inputs = {floats(x)},
           .call = [out](const Inputs& in) { return adaptive_avg_pool2d(in[0], out); },
@@ -172,7 +172,7 @@ Numbers normalized(const ChannelView& view, const Numbers& x, const Moments& m, 
   return y;
 }
 
-OpCase batch_norm_row(std::string name, Shape x) {
+OpCase batch_norm_row(const std::string& name, Shape x) {
   return {.name = "batch_norm/" + name,
           .inputs = {floats(x, -1, 2), floats({x[1]}, 0.5, 1.5), floats({x[1]})},
           .call = [](const Inputs& in) { return batch_norm(in[0], in[1], in[2], {}, {}, {.eps = kEps}); },
@@ -194,7 +194,7 @@ Moments running_statistics(int64_t channels) {
   return m;
 }
 
-OpCase batch_norm_inference_row(std::string name, Shape x) {
+OpCase batch_norm_inference_row(const std::string& name, Shape x) {
   auto call = [](const Inputs& in) {
     Moments m = running_statistics(in[0].size(1));
     auto mean = Variable::from<double>(std::span<const double>(m.mean), {in[0].size(1)}, in[0].device());
@@ -240,7 +240,7 @@ const bool statistics_rows = add_op_cases({
 // ---- images ----
 
 // Values are in image_test.cpp: the op computes in f32 only.
-OpCase image_row(std::string name, bool channels_last, DType dtype) {
+OpCase image_row(const std::string& name, bool channels_last, DType dtype) {
   Shape pixels = channels_last ? Shape{2, 5, 7, 3} : Shape{2, 3, 5, 7};
   auto call = [=](const Inputs& in) {
     return normalize_image(in[0], in[1].to(DType::f32), in[2].to(DType::f32),

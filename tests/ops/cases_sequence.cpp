@@ -67,21 +67,21 @@ Reference cross_entropy_reference(Span3 s, CrossEntropyOptions options) {
   };
 }
 
-OpCase softmax_case(std::string name, const Shape& shape, int64_t axis, Span3 s) {
+OpCase softmax_case(const std::string& name, const Shape& shape, int64_t axis, Span3 s) {
   return {.name = "softmax/" + name,
           .inputs = {floats(shape, -3, 3)},
           .call = [axis](const Inputs& x) { return softmax(x[0], axis); },
           .shapes = {shape},
           .reference = softmax_reference(s)};
 }
-OpCase log_softmax_case(std::string name, const Shape& shape, int64_t axis, Span3 s) {
+OpCase log_softmax_case(const std::string& name, const Shape& shape, int64_t axis, Span3 s) {
   return {.name = "log_softmax/" + name,
           .inputs = {floats(shape, -3, 3)},
           .call = [axis](const Inputs& x) { return log_softmax(x[0], axis); },
           .shapes = {shape},
           .reference = [s](const std::vector<Numbers>& x) { return log_softmax_reference(x[0], s); }};
 }
-OpCase cross_entropy_case(std::string name, const Shape& logits, InputCase target, Span3 s,
+OpCase cross_entropy_case(const std::string& name, const Shape& logits, InputCase target, Span3 s,
                           CrossEntropyOptions options) {
   Shape loss = options.reduction == Reduction::none ? target.shape : Shape{};
   return {.name = "cross_entropy/" + name,
@@ -353,7 +353,7 @@ struct AttentionCase {
 
 // All heads with the whole matrix of scores. `mask(head, t, s)` is added.
 Reference attention_reference(AttentionCase a,
-                              std::function<double(const Numbers&, size_t, size_t, size_t)> mask = {}) {
+                              const std::function<double(const Numbers&, size_t, size_t, size_t)>& mask = {}) {
   return [a, mask](const std::vector<Numbers>& x) {
     double scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(a.features));
     Numbers y(a.heads * a.queries * a.values);

@@ -14,13 +14,13 @@
 namespace bonfire::op_test {
 namespace {
 
-OpCase convolution_row(std::string name, const Shape& x, const Shape& weight, const Conv2dOptions& options) {
+OpCase convolution_row(const std::string& name, const Shape& x, const Shape& weight, const Conv2dOptions& options) {
   return {.name = "conv2d/" + name,
           .inputs = {floats(x), floats(weight), floats({weight[0]})},
           .call = [options](const Inputs& in) { return conv2d(in[0], in[1], in[2], options); }};
 }
 
-OpCase product_row(std::string name, const Shape& a, const Shape& b, MatmulOptions options) {
+OpCase product_row(const std::string& name, const Shape& a, const Shape& b, MatmulOptions options) {
   return {.name = "matmul/" + name, .inputs = {floats(a), floats(b)}, .call = [options](const Inputs& in) {
             return matmul(in[0], in[1], options);
           }};

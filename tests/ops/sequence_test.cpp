@@ -167,7 +167,7 @@ class AttentionBlocks : public ::testing::TestWithParam<Length> {};
 // Several blocks of queries and keys, whole and cut off, against the whole matrix of scores.
 TEST_P(AttentionBlocks, JoinSeamlessly) {
   auto [queries, keys, causal] = GetParam();
-  auto inputs = [&] {
+  auto inputs = [queries = queries, keys = keys] {
     return std::vector<Tensor>{leaf({1, 2, queries, 5}, {5, 131, 8}), leaf({1, 2, keys, 5}, {7, 113, 8}),
                                leaf({1, 2, keys, 3}, {11, 71})};
   };

@@ -115,7 +115,7 @@ class InlineVector {
   size_t size_ = 0;
   size_t capacity_ = N;
   T* heap_ = nullptr;
-  alignas(T) std::byte inline_[N * sizeof(T)];
+  alignas(T) std::byte inline_[N * sizeof(T)];  // NOLINT(bugprone-sizeof-expression): T may be a pointer
 };
 
 }  // namespace bonfire::base

@@ -67,12 +67,13 @@ Located locate(const Value& value) {
   return {output.buffer, {}};
 }
 
+template <class T>
+constexpr bool kHalf = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
+
 template <class From, class To>
 void convert(const From* source, To* target, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>) {
-      target[i] = static_cast<To>(static_cast<float>(source[i]));
-    } else if constexpr (std::is_same_v<To, bfloat16> || std::is_same_v<To, float16>) {
+    if constexpr (kHalf<From> || kHalf<To>) {
       target[i] = static_cast<To>(static_cast<float>(source[i]));
     } else {
       target[i] = static_cast<To>(source[i]);

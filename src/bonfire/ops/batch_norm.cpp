@@ -157,7 +157,8 @@ Tensor per_channel(const Tensor& values, const TensorSpec& x) {
 // weight and bias of either mode come from the sums; dx goes through the statistics when they are x's own, so the rule
 // leaves no gradient to them.
 Tensors normalize_gradient(const GradientContext& c) {
-  Tensor dy = c.gradient(), x = c.input(0), mean = c.input(1), variance = c.input(2), weight = c.input(3);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0), mean = c.input(1), variance = c.input(2), weight = c.input(3);
   double eps = c.attributes().number("eps");
   bool training = c.attributes().flag("training");
   Tensor dx, dweight, dbias;

@@ -122,17 +122,20 @@ Tensor weight_gradient(const Tensor& dy, const Tensor& x, const Shape& weight, c
 // Convolution is linear in the input and in the weight: with ⟨dy, conv(x, w)⟩ = ⟨input_gradient(dy, w), x⟩ =
 // ⟨weight_gradient(dy, x), w⟩ every derivative of one of the three is another of them.
 Tensors conv2d_gradient(const GradientContext& c) {
-  Tensor dy = c.gradient(), x = c.input(0), weight = c.input(1);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0), weight = c.input(1);
   return {c.needs(0) ? input_gradient(dy, weight, x.shape(), c.attributes()) : Tensor(),
           c.needs(1) ? weight_gradient(dy, x, weight.shape(), c.attributes()) : Tensor()};
 }
 Tensors input_gradient_gradient(const GradientContext& c) {  // g stands where x stood
-  Tensor g = c.gradient(), dy = c.input(0), weight = c.input(1);
+  const Tensor& g = c.gradient();
+  Tensor dy = c.input(0), weight = c.input(1);
   return {c.needs(0) ? convolve(g, weight, c.attributes()) : Tensor(),
           c.needs(1) ? weight_gradient(dy, g, weight.shape(), c.attributes()) : Tensor()};
 }
 Tensors weight_gradient_gradient(const GradientContext& c) {  // g stands where the weight stood
-  Tensor g = c.gradient(), dy = c.input(0), x = c.input(1);
+  const Tensor& g = c.gradient();
+  Tensor dy = c.input(0), x = c.input(1);
   return {c.needs(0) ? convolve(x, g, c.attributes()) : Tensor(),
           c.needs(1) ? input_gradient(dy, g, x.shape(), c.attributes()) : Tensor()};
 }

@@ -93,31 +93,33 @@ const Op& gelu_tanh_gradient_op = make_op("gelu_tanh_gradient", F::gelu_tanh_gra
 const Op& silu_gradient_op = make_op("silu_gradient", F::silu_gradient, infer_arithmetic, nullptr);
 
 Tensors add_gradient(Context c) {
-  Tensor dy = c.gradient();
+  const Tensor& dy = c.gradient();
   return {c.needs(0) ? to_input(c, 0, dy) : Tensor(), c.needs(1) ? to_input(c, 1, dy) : Tensor()};
 }
 Tensors sub_gradient(Context c) {
-  Tensor dy = c.gradient();
+  const Tensor& dy = c.gradient();
   return {c.needs(0) ? to_input(c, 0, dy) : Tensor(), c.needs(1) ? to_input(c, 1, -dy) : Tensor()};
 }
 Tensors mul_gradient(Context c) {  // d(xy) = y dx + x dy
-  Tensor dy = c.gradient();
+  const Tensor& dy = c.gradient();
   return {c.needs(0) ? to_input(c, 0, dy * c.input(1)) : Tensor(),
           c.needs(1) ? to_input(c, 1, dy * c.input(0)) : Tensor()};
 }
 Tensors div_gradient(Context c) {  // d(x/y) = dx / y − (x/y) dy / y
-  Tensor dy = c.gradient();
+  const Tensor& dy = c.gradient();
   return {c.needs(0) ? to_input(c, 0, dy / c.input(1)) : Tensor(),
           c.needs(1) ? to_input(c, 1, -(dy * c.output() / c.input(1))) : Tensor()};
 }
 Tensors pow_gradient(Context c) {  // d(x^y) = y x^(y−1) dx + x^y log x dy, with 0 where a factor of 0 meets infinity
-  Tensor dy = c.gradient(), x = c.input(0), y = c.input(1);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0), y = c.input(1);
   return {c.needs(0) ? to_input(c, 0, where(equal(y, 0), 0.0, dy * y * pow(x, y - 1.0))) : Tensor(),
           c.needs(1) ? to_input(c, 1, where(equal(c.output(), 0), 0.0, dy * c.output() * log(x))) : Tensor()};
 }
 // Ties share the gradient, as in PyTorch.
 Tensors extremum_gradient(Context c) {
-  Tensor dy = c.gradient(), y = c.output();
+  const Tensor& dy = c.gradient();
+  Tensor y = c.output();
   Tensor first = cast(equal(c.input(0), y), dy.dtype()), second = cast(equal(c.input(1), y), dy.dtype());
   Tensor share = dy / (first + second);
   return {c.needs(0) ? to_input(c, 0, share * first) : Tensor(),
@@ -156,33 +158,39 @@ Tensors erf_gradient(Context c) {  // 2/√π e^(−x²)
 Tensors flat_gradient(Context c) { return {zeros_like(c.gradient())}; }  // sign, floor
 
 Tensors tanh_rule(Context c) {
-  Tensor dy = c.gradient(), y = c.output();
+  const Tensor& dy = c.gradient();
+  Tensor y = c.output();
   return {grad_enabled() ? dy * (1.0 - square(y)) : trace_op(tanh_gradient_op, {dy, y})};
 }
 Tensors sigmoid_rule(Context c) {
-  Tensor dy = c.gradient(), y = c.output();
+  const Tensor& dy = c.gradient();
+  Tensor y = c.output();
   return {grad_enabled() ? dy * y * (1.0 - y) : trace_op(sigmoid_gradient_op, {dy, y})};
 }
 Tensors relu_rule(Context c) {
-  Tensor dy = c.gradient(), y = c.output();
+  const Tensor& dy = c.gradient();
+  Tensor y = c.output();
   return {grad_enabled() ? where(greater(y, 0), dy, 0.0) : trace_op(relu_gradient_op, {dy, y})};
 }
 Tensors gelu_rule(Context c) {
-  Tensor dy = c.gradient(), x = c.input(0);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0);
   if (!grad_enabled()) return {trace_op(gelu_gradient_op, {dy, x})};
   Tensor cdf = (erf(x * 0.7071067811865476) + 1.0) * 0.5;
   Tensor pdf = exp(square(x) * -0.5) * 0.3989422804014327;
   return {dy * (cdf + x * pdf)};
 }
 Tensors gelu_tanh_rule(Context c) {
-  Tensor dy = c.gradient(), x = c.input(0);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0);
   if (!grad_enabled()) return {trace_op(gelu_tanh_gradient_op, {dy, x})};
   Tensor t = tanh((x + x * square(x) * 0.044715) * 0.7978845608028654);
   Tensor slope = (square(x) * 0.134145 + 1.0) * 0.7978845608028654;
   return {dy * ((t + 1.0) * 0.5 + x * (1.0 - square(t)) * slope * 0.5)};
 }
 Tensors silu_rule(Context c) {
-  Tensor dy = c.gradient(), x = c.input(0);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0);
   if (!grad_enabled()) return {trace_op(silu_gradient_op, {dy, x})};
   Tensor s = sigmoid(x);
   return {dy * (s + x * s * (1.0 - s))};
@@ -209,12 +217,14 @@ const Op& erf_op = make_op("erf", F::erf, infer_float, erf_gradient);
 const Op& floor_op = make_op("floor", F::floor, infer_float, flat_gradient);
 
 Tensors where_gradient(Context c) {
-  Tensor dy = c.gradient(), condition = c.input(0);
+  const Tensor& dy = c.gradient();
+  Tensor condition = c.input(0);
   return {Tensor(), c.needs(1) ? to_input(c, 1, where(condition, dy, 0.0)) : Tensor(),
           c.needs(2) ? to_input(c, 2, where(condition, 0.0, dy)) : Tensor()};
 }
 Tensors clamp_gradient(Context c) {
-  Tensor dy = c.gradient(), x = c.input(0), low = c.input(1), high = c.input(2);
+  const Tensor& dy = c.gradient();
+  Tensor x = c.input(0), low = c.input(1), high = c.input(2);
   Tensor below = less(x, low), above = greater(x, high);
   return {c.needs(0) ? to_input(c, 0, where(below, 0.0, where(above, 0.0, dy))) : Tensor(),
           c.needs(1) ? to_input(c, 1, where(below, dy, 0.0)) : Tensor(),

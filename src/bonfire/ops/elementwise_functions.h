@@ -70,6 +70,7 @@ enum class ElementwiseFunction : int {
 };
 
 namespace elementwise {
+// NOLINTBEGIN(readability-identifier-naming): each is called as its op
 
 #if defined(__CUDACC_RTC__)
 #define BONFIRE_MATH(f) ::f
@@ -269,5 +270,6 @@ struct multiply_add {
   BONFIRE_DEVICE static T call(T x, T y, T z) { return x * y + z; }
 };
 
+// NOLINTEND(readability-identifier-naming)
 }  // namespace elementwise
 }  // namespace bonfire

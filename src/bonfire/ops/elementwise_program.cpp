@@ -16,21 +16,21 @@ OutputSpecs infer_fused(const InferContext& context) {
 }  // namespace
 
 int arity(ElementwiseFunction function) {
-  static constexpr int arities[] = {
+  static constexpr int kArities[] = {
 #define BONFIRE_ARITY(name, arity) arity,
       BONFIRE_ELEMENTWISE_FUNCTIONS(BONFIRE_ARITY)
 #undef BONFIRE_ARITY
   };
-  return arities[static_cast<int>(function)];
+  return kArities[static_cast<int>(function)];
 }
 
 std::string_view name_of(ElementwiseFunction function) {
-  static constexpr std::string_view names[] = {
+  static constexpr std::string_view kNames[] = {
 #define BONFIRE_TEXT(name, arity) #name,
       BONFIRE_ELEMENTWISE_FUNCTIONS(BONFIRE_TEXT)
 #undef BONFIRE_TEXT
   };
-  return names[static_cast<int>(function)];
+  return kNames[static_cast<int>(function)];
 }
 
 std::vector<int64_t> ElementwiseProgram::encode() const {

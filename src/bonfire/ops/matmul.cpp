@@ -52,7 +52,8 @@ OutputSpecs infer_matmul_bias_act(const InferContext& context) {
 // C = A B with A, B transposed or not: dA = dC Bᵀ and dB = Aᵀ dC, or the transposes of these.
 Tensors matmul_gradient(const GradientContext& c) {
   bool transpose_a = c.attributes().flag("transpose_a"), transpose_b = c.attributes().flag("transpose_b");
-  Tensor dy = c.gradient(), a = c.input(0), b = c.input(1), da, db;
+  const Tensor& dy = c.gradient();
+  Tensor a = c.input(0), b = c.input(1), da, db;
   if (c.needs(0))
     da = transpose_a ? matmul(b, dy, {.transpose_a = transpose_b, .transpose_b = true})
                      : matmul(dy, b, {.transpose_b = !transpose_b});

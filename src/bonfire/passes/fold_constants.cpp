@@ -25,12 +25,12 @@ double call(const double* x) {
 
 double evaluate(int function, const double* operands) {
   using Function = double (*)(const double*);
-  static constexpr Function table[] = {
+  static constexpr Function kTable[] = {
 #define BONFIRE_CALL(name, arity) &call<elementwise::name, arity>,
       BONFIRE_ELEMENTWISE_FUNCTIONS(BONFIRE_CALL)
 #undef BONFIRE_CALL
   };
-  return table[function](operands);
+  return kTable[function](operands);
 }
 
 // The result of an elementwise op on whole numbers, if it is a whole number again.

@@ -22,7 +22,7 @@ double operations_of(const GraphNode& node) {
     // Each element of y is a sum over one filter.
     const Shape& weight = name == "conv2d_weight_gradient" ? result.shape : node.inputs[1].spec().shape;
     const Shape& y = name.ends_with("gradient") ? node.inputs[0].spec().shape : result.shape;
-    return 2.0 * static_cast<double>(y.count()) * static_cast<double>(weight.count() / std::max<int64_t>(1, weight[0]));
+    return 2.0 * static_cast<double>(y.count() * (weight.count() / std::max<int64_t>(1, weight[0])));
   }
   return 0;
 }

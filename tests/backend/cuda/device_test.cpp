@@ -14,7 +14,7 @@ class CudaDevice : public testing::Test {
       if (device.type == DeviceType::cuda) return;
     GTEST_SKIP() << "skipped: no CUDA device";
   }
-  const Device place{DeviceType::cuda, 0};
+  const Device place{DeviceType::cuda, 0};  // NOLINT(readability-identifier-naming): a fixture's
 };
 
 std::vector<float> numbers(int64_t count, uint64_t stream) {

@@ -49,7 +49,7 @@ struct AttentionShape {
     mask_type = mask.dtype;
     Shape strides = row_major_strides(mask.shape);
     for (int i = 0; i < mask.shape.rank(); ++i)
-      if (mask.shape[i] != 1) mask_strides[static_cast<size_t>(4 - mask.shape.rank() + i)] = strides[i];
+      if (mask.shape[i] != 1) mask_strides[size_t{4} - static_cast<size_t>(mask.shape.rank() - i)] = strides[i];
   }
 
   int64_t query_blocks() const { return (queries + kQueries - 1) / kQueries; }

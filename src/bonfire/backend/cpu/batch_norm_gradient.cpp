@@ -44,6 +44,7 @@ struct Job {
 };
 
 // Rows of the table of numbers per channel.
+// NOLINTNEXTLINE(readability-identifier-naming): constants, whatever their form
 enum Row : int { kMean, kScale, kBias, kMeanOfDz, kSlope, kRows };
 
 // Calls body with a function (element, numbers of its channel) → dz.

@@ -32,21 +32,22 @@ void block_loop(const T* a, const T* b, const T* c, T* out, int64_t n) {
 
 template <class T>
 BlockFunction<T> block_function(ElementwiseFunction function) {
-  static constexpr BlockFunction<T> table[] = {
+  static constexpr BlockFunction<T> kTable[] = {
 #define BONFIRE_LOOP(name, arity) &block_loop<T, elementwise::name, arity>,
       BONFIRE_ELEMENTWISE_FUNCTIONS(BONFIRE_LOOP)
 #undef BONFIRE_LOOP
   };
-  return table[static_cast<int>(function)];
+  return kTable[static_cast<int>(function)];
 }
+
+template <class T>
+constexpr bool kHalf = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 
 template <class From, class To>
 To converted(From value) {
   if constexpr (std::is_same_v<To, bool>) {
     return value != From(0);
-  } else if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>) {
-    return static_cast<To>(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, bfloat16> || std::is_same_v<To, float16>) {
+  } else if constexpr (kHalf<From> || kHalf<To>) {
     return static_cast<To>(static_cast<float>(value));
   } else {
     return static_cast<To>(value);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #if defined(BONFIRE_HAVE_AMX)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -22,7 +23,9 @@ namespace {
 // The kernel gives a process the memory for tile registers only when it asks, once for all its threads.
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kTiles = 1U << 24, kBf16 = 1U << 22;  // amx-tile and amx-bf16, in leaf 7
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTiles) != 0 && (d & kBf16) != 0 &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
