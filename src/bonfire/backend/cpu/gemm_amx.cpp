@@ -27,28 +27,20 @@ constexpr TileConfiguration kConfiguration;
 void begin() { _tile_loadconfig(&kConfiguration); }
 void end() { _tile_release(); }
 
-// Sums of up to 2 x 2 tiles: 0 and 1 above 2 and 3. Registers 4 and 5 hold A, 6 and 7 B.
+// sums [2 x 16, kNr] of up to 2 x 2 tiles: registers 0 and 1 above 2 and 3. Registers 4 and 5 hold A, 6 and 7 B.
 template <bool TwoDown, bool TwoAcross>
-void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add) {
-  const int64_t c_bytes = c_stride * static_cast<int64_t>(sizeof(float)), b_bytes = 2 * kRowBytes;
-  float* below = c + kTile * c_stride;
-  if (add) {
-    _tile_loadd(0, c, c_bytes);
-    if constexpr (TwoAcross) _tile_loadd(1, c + kTile, c_bytes);
-    if constexpr (TwoDown) _tile_loadd(2, below, c_bytes);
-    if constexpr (TwoDown && TwoAcross) _tile_loadd(3, below + kTile, c_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* sums) {
+  constexpr int64_t kPairBytes = 2 * kRowBytes, kSumBytes = kNr * sizeof(float);  // between rows
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   for (int64_t k = 0; k < kc; k += kSteps, a += kMr * kSteps, b += kNr * kSteps) {
-    _tile_loadd(6, b, b_bytes);
+    _tile_loadd(6, b, kPairBytes);
     _tile_loadd(4, a, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (TwoAcross) {
-      _tile_loadd(7, b + 2 * kTile, b_bytes);
+      _tile_loadd(7, b + 2 * kTile, kPairBytes);
       _tile_dpbf16ps(1, 4, 7);
     }
     if constexpr (TwoDown) {
@@ -57,29 +49,29 @@ void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, 
       if constexpr (TwoAcross) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, c, c_bytes);
-  if constexpr (TwoAcross) _tile_stored(1, c + kTile, c_bytes);
-  if constexpr (TwoDown) _tile_stored(2, below, c_bytes);
-  if constexpr (TwoDown && TwoAcross) _tile_stored(3, below + kTile, c_bytes);
+  _tile_stored(0, sums, kSumBytes);
+  if constexpr (TwoAcross) _tile_stored(1, sums + kTile, kSumBytes);
+  if constexpr (TwoDown) _tile_stored(2, sums + kTile * kNr, kSumBytes);
+  if constexpr (TwoDown && TwoAcross) _tile_stored(3, sums + kTile * kNr + kTile, kSumBytes);
 }
 
-void multiply_whole(bool two_down, bool two_across, int64_t kc, const uint16_t* a, const uint16_t* b, float* c,
-                    int64_t c_stride, bool add) {
+void multiply_to(float* sums, bool two_down, bool two_across, int64_t kc, const uint16_t* a, const uint16_t* b) {
   if (two_down)
-    two_across ? multiply_tiles<true, true>(kc, a, b, c, c_stride, add)
-               : multiply_tiles<true, false>(kc, a, b, c, c_stride, add);
+    two_across ? multiply_tiles<true, true>(kc, a, b, sums) : multiply_tiles<true, false>(kc, a, b, sums);
   else
-    two_across ? multiply_tiles<false, true>(kc, a, b, c, c_stride, add)
-               : multiply_tiles<false, false>(kc, a, b, c, c_stride, add);
+    two_across ? multiply_tiles<false, true>(kc, a, b, sums) : multiply_tiles<false, false>(kc, a, b, sums);
 }
 
 void multiply(int rows, int cols, int64_t kc, const uint16_t* a, const uint16_t* b, int64_t /*b_stride*/, float* c,
               int64_t c_stride, bool add) {
-  const bool two_across = cols > kTile;
-  if (rows % kTile == 0) return multiply_whole(rows > kTile, two_across, kc, a, b, c, c_stride, add);
-  // Tiles store whole: through a copy where C has fewer rows.
+  const bool two_down = rows > kTile, two_across = cols > kTile;
+  if (c_stride == kNr && rows % kTile == 0 && !add) return multiply_to(c, two_down, two_across, kc, a, b);
+  // Elsewhere through a copy: tiles have 16 rows, and storing one waits for all of them to be in the cache.
+  float* to = c;
+  for (int r = 0; r < rows; ++r, to += c_stride)
+    for (int v = 0; v <= static_cast<int>(two_across); ++v) __builtin_prefetch(to + v * kTile, 1);
   alignas(64) float sums[kMr * kNr];
-  multiply_whole(rows > kTile, two_across, kc, a, b, sums, kNr, false);
+  multiply_to(sums, two_down, two_across, kc, a, b);
   for (int r = 0; r < rows; ++r, c += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) {
       __m512 row = _mm512_load_ps(sums + r * kNr + v * kTile);
@@ -97,9 +89,10 @@ Bf16Kernel gemm_kernel_amx() {
   kernel.group_a = kSteps;
   kernel.group_b = 2;
   kernel.lanes = kTile;
-  kernel.kc = 640;
+  kernel.kc = 1024;
   kernel.block_a = 256;
   kernel.block_b = 256;
+  kernel.ask_ahead = false;
   kernel.multiply = &multiply;
   kernel.pack = &PackBf16<Isa>::pack;
   kernel.begin = &begin;

@@ -281,7 +281,7 @@ class Multiplication {
       for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
         const Packed* next = b + (j + kernel_.nr) * slice.kc;
         for (int64_t i = begin; i < end; i += kernel_.mr, next += share) {
-          if (j + kernel_.nr < area.cols) prefetch(next, share);
+          if (kernel_.ask_ahead && j + kernel_.nr < area.cols) prefetch(next, share);
           compute_tile(slot, area, i, j, {a + i * slice.kc, b + j * slice.kc, kernel_.nr}, slice);
         }
       }

@@ -70,6 +70,7 @@ struct TileKernel {
   int64_t kc;                    // longest slice of K: a panel of B stays in the first-level cache
   int64_t block_a;               // lanes of A whose slices stay in the second-level cache
   int64_t block_b;
+  bool ask_ahead = true;  // for the next panel of B while this one is multiplied
 
   // c[r * c_stride + j] = sum over k of a(r, k) * b(k, j) (+ c when add), for r < rows and j < cols rounded up to whole
   // vectors. Without groups, a(r, k) is a[k * mr + r] and b(k, j) is b[k * b_stride + j].

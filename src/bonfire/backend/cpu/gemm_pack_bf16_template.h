@@ -26,6 +26,7 @@ struct PackBf16 {
     int count = 0;
     Stretch part[kBatch];
 
+    Stretches() {}
     Stretches(const int64_t* offset, int64_t numbers) {
       for (int64_t first = 0; first < numbers; ++count) {
         int64_t end = first + 1;
@@ -35,6 +36,7 @@ struct PackBf16 {
         first = end;
       }
     }
+    int64_t first() const { return count > 0 ? part[0].offset : 0; }  // number 0
   };
 
   typedef uint16_t Numbers __attribute__((vector_size(64)));
@@ -104,74 +106,92 @@ struct PackBf16 {
     return static_cast<__mmask16>(count >= kWords ? 0xFFFF : count <= 0 ? 0 : (1 << count) - 1);
   }
 
-  // One panel, whose first lane is `lane`, and 32 steps of it.
-  struct Part {
+  // One panel of an operand.
+  struct Panel {
     const Pack& p;
-    int64_t lane, lanes;  // that the operand has
-    int64_t k, steps;     // steps with padding
-    uint16_t* to;         // of step k
+    int64_t lane, lanes;  // the first, and how many the operand has
+    int64_t steps;        // with padding
+    uint16_t* to;
   };
 
-  // ---- sources whose steps of K lie side by side ----
+  // ---- sources whose steps of K lie side by side: 32 steps at a time, along the lanes of memory ----
 
-  static void lines_by_steps(const Part& part, const Stretches& steps) {
-    for (int64_t i = 0; i < part.p.layout.width; ++i) {
-      Numbers line{};
-      if (i < part.lanes) line = load(part.p.source + part.p.lane_offset[part.lane + i], steps);
-      __builtin_memcpy(part.to + i * kBatch, &line, sizeof line);
+  static void lines_by_steps(const Panel& panel, const Stretches* steps) {
+    const int64_t width = panel.p.layout.width;
+    for (int64_t i = 0; i < width; ++i) {
+      uint16_t* to = panel.to + i * kBatch;
+      for (int64_t k = 0; k < panel.steps; k += kBatch, to += width * kBatch) {
+        Numbers line{};
+        if (i < panel.lanes) line = load(panel.p.source + panel.p.lane_offset[panel.lane + i], steps[k / kBatch]);
+        __builtin_memcpy(to, &line, sizeof line);
+      }
     }
   }
 
-  static void pairs_by_steps(const Part& part, const Stretches& steps) {
-    const int64_t width = part.p.layout.width;
+  static void pairs_by_steps(const Panel& panel, const Stretches* steps) {
+    const int64_t width = panel.p.layout.width;
     for (int64_t first = 0; first < width; first += kWords) {
-      Words words[kWords] = {};
-#pragma GCC unroll 16
-      for (int i = 0; i < kWords; ++i)
-        if (first + i < part.lanes)
-          words[i] = (Words)load(part.p.source + part.p.lane_offset[part.lane + first + i], steps);
-      transpose(words);
       const __mmask16 mask = word_mask(width, first);
+      for (int64_t k = 0; k < panel.steps; k += kBatch) {
+        Words words[kWords] = {};
 #pragma GCC unroll 16
-      for (int i = 0; i < kWords; ++i)
-        if (2 * i < part.steps) _mm512_mask_storeu_epi32(part.to + 2 * (i * width + first), mask, (__m512i)words[i]);
+        for (int i = 0; i < kWords; ++i)
+          if (first + i < panel.lanes)
+            words[i] = (Words)load(panel.p.source + panel.p.lane_offset[panel.lane + first + i], steps[k / kBatch]);
+        transpose(words);
+        uint16_t* to = panel.to + k * width + 2 * first;
+#pragma GCC unroll 16
+        for (int i = 0; i < kWords; ++i)
+          if (k + 2 * i < panel.steps) _mm512_mask_storeu_epi32(to + 2 * i * width, mask, (__m512i)words[i]);
+      }
     }
   }
 
-  // ---- sources whose lanes lie side by side ----
+  // ---- sources whose lanes lie side by side: 32 steps of all panels at a time, to stay in few pages of memory ----
 
-  static Numbers load_step(const Part& part, int64_t step, const Stretches& lanes) {
-    if (part.k + step >= part.p.kc) return Numbers{};
-    return load(part.p.source + part.p.k_offset[part.k + step], lanes);
+  // Reads across memory, so the next 32 steps have to be asked for.
+  static Numbers load_step(const Pack& p, int64_t k, const Stretches& lanes) {
+    if (k + kBatch < p.kc) __builtin_prefetch(p.source + p.k_offset[k + kBatch] + lanes.first());
+    if (k >= p.kc) return Numbers{};
+    return load(p.source + p.k_offset[k], lanes);
   }
 
-  static void pairs_by_lanes(const Part& part) {
-    const int64_t width = part.p.layout.width;
+  static void pairs_by_lanes(const Panel& panel, int64_t k_begin) {
+    const int64_t width = panel.p.layout.width, k_end = least(k_begin + kBatch, panel.steps);
     for (int64_t first = 0; first < width; first += kBatch) {
-      const Stretches lanes(part.p.lane_offset + part.lane + first, least(kBatch, part.lanes - first));
+      const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
       const __mmask16 low = word_mask(width, first), high = word_mask(width, first + kWords);
-      uint16_t* to = part.to + 2 * first;
-      for (int64_t step = 0; step < part.steps; step += 2, to += 2 * width) {
-        const Numbers even = load_step(part, step, lanes), odd = load_step(part, step + 1, lanes);
+      uint16_t* to = panel.to + k_begin * width + 2 * first;
+      for (int64_t k = k_begin; k < k_end; k += 2, to += 2 * width) {
+        const Numbers even = load_step(panel.p, k, lanes), odd = load_step(panel.p, k + 1, lanes);
         _mm512_mask_storeu_epi32(to, low, (__m512i)low_pairs(even, odd));
         if (high) _mm512_mask_storeu_epi32(to + 2 * kWords, high, (__m512i)high_pairs(even, odd));
       }
     }
   }
 
-  static void lines_by_lanes(const Part& part) {
-    const int64_t width = part.p.layout.width;
-    for (int64_t first = 0; first < width; first += kWords) {
-      const Stretches lanes(part.p.lane_offset + part.lane + first, least(kWords, part.lanes - first));
-      Words words[kWords];
+  static void lines_by_lanes(const Panel& panel, int64_t k) {
+    const int64_t width = panel.p.layout.width;
+    for (int64_t first = 0; first < width; first += kBatch) {
+      const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
+      Words low[kWords], high[kWords];
 #pragma GCC unroll 16
-      for (int i = 0; i < kWords; ++i)
-        words[i] = low_pairs(load_step(part, 2 * i, lanes), load_step(part, 2 * i + 1, lanes));
-      transpose(words);
-#pragma GCC unroll 16
-      for (int i = 0; i < kWords; ++i)
-        if (first + i < width) __builtin_memcpy(part.to + (first + i) * kBatch, &words[i], sizeof words[i]);
+      for (int i = 0; i < kWords; ++i) {
+        const Numbers even = load_step(panel.p, k + 2 * i, lanes), odd = load_step(panel.p, k + 2 * i + 1, lanes);
+        low[i] = low_pairs(even, odd);
+        high[i] = high_pairs(even, odd);
+      }
+      store_lines(low, panel.to + k * width + first * kBatch, width - first);
+      store_lines(high, panel.to + k * width + (first + kWords) * kBatch, width - first - kWords);
     }
+  }
+
+  // words[step / 2][lane] as a line per lane.
+  static void store_lines(Words (&words)[kWords], uint16_t* to, int64_t lanes) {
+    transpose(words);
+#pragma GCC unroll 16
+    for (int i = 0; i < kWords; ++i)
+      if (i < lanes) __builtin_memcpy(to + i * kBatch, &words[i], sizeof words[i]);
   }
 
   // Lengths of the stretches of `offset`, on average.
@@ -181,24 +201,25 @@ struct PackBf16 {
     return static_cast<double>(count) / static_cast<double>(stretches);
   }
 
+  template <class Body>
+  static void each_panel(const Pack& p, int64_t steps, const Body& body) {
+    for (int64_t lane = 0; lane < p.lanes; lane += p.layout.width)
+      body(Panel{p, lane, least(p.layout.width, p.lanes - lane), steps, p.panels + lane * steps});
+  }
+
   static void pack(const Pack& p) {
     const int64_t multiple = p.layout.multiple, steps = (p.kc + multiple - 1) / multiple * multiple;
-    const bool by_lanes = average_stretch(p.lane_offset, p.lanes) > average_stretch(p.k_offset, p.kc);
     const bool lines = p.layout.group == kBatch;
-    for (int64_t k = 0; k < p.kc; k += kBatch) {
-      const Stretches k_stretches(p.k_offset + k, by_lanes ? 0 : least(kBatch, p.kc - k));
-      for (int64_t lane = 0; lane < p.lanes; lane += p.layout.width) {
-        const Part part{p,
-                        lane,
-                        least(p.layout.width, p.lanes - lane),
-                        k,
-                        least(kBatch, steps - k),
-                        p.panels + lane * steps + k * p.layout.width};
-        if (by_lanes)
-          lines ? lines_by_lanes(part) : pairs_by_lanes(part);
-        else
-          lines ? lines_by_steps(part, k_stretches) : pairs_by_steps(part, k_stretches);
-      }
+    if (average_stretch(p.lane_offset, p.lanes) > average_stretch(p.k_offset, p.kc)) {
+      for (int64_t k = 0; k < p.kc; k += kBatch)
+        each_panel(p, steps, [&](const Panel& panel) { lines ? lines_by_lanes(panel, k) : pairs_by_lanes(panel, k); });
+    } else {
+      Stretches stretches[kMaxSliceK / kBatch];  // of K
+      for (int64_t k = 0; k < p.kc; k += kBatch)
+        stretches[k / kBatch] = Stretches(p.k_offset + k, least(kBatch, p.kc - k));
+      each_panel(p, steps, [&](const Panel& panel) {
+        lines ? lines_by_steps(panel, stretches) : pairs_by_steps(panel, stretches);
+      });
     }
   }
 };
