@@ -4,11 +4,6 @@
 //
 // Memory and start-up are measured in fresh processes of this program; PyTorch's memory by bench/peers/spine.py.
 
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -19,18 +14,17 @@
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/graph/engine.h"
+#include "measure.h"
 
 namespace {
 
 using namespace bonfire;
-using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::duration duration) { return std::chrono::duration<double, std::micro>(duration).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::Clock;
+using bench::median;
+using bench::microseconds;
+using bench::number_of;
+using bench::output_of;
+using bench::peak_kilobytes;
 
 struct Batch {
   Tensor image, label;
@@ -122,12 +116,6 @@ double compiled_launch() {
   return host_time([&] { step(batch.image, batch.label); });
 }
 
-int64_t peak_kilobytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
-}
-
 // In a process of its own: growth of peak RSS from before the first step to after the fifth.
 int report_memory() {
   auto model = models::resnet18_small({.classes = 10, .in_channels = 1});
@@ -147,21 +135,6 @@ int report_first_step() {
   train_step(model, optimizer, batch);
   synchronize();
   return 0;
-}
-
-// What a command prints as its last line.
-std::string output_of(const std::string& command) {
-  std::string last;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return last;
-  char line[512];
-  while (fgets(line, sizeof line, pipe) != nullptr) last = line;
-  return pclose(pipe) == 0 ? last : std::string();
-}
-
-double number_of(const std::string& command) {
-  std::string text = output_of(command);
-  return text.empty() ? 0 : std::stod(text);
 }
 
 double start_to_first_step(const std::string& self) {

@@ -6,53 +6,11 @@ import argparse
 import time
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
+from models import MnistCnn, small_resnet18
+
 BATCHES, WARM_UP, STEPS, ROUNDS = 8, 20, 50, 9
-
-
-class MnistCnn(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 20, 5)
-        self.fc = nn.Linear(320, 10)
-
-    def forward(self, x):
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.fc(x.flatten(1))
-
-
-class Block(nn.Module):
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        skip = x if self.downsample is None else self.downsample(x)
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + skip)
-
-
-class SmallResNet18(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(1, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
-        layers, inputs = [], 64
-        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
-            inputs = outputs
-        self.layers, self.fc = nn.Sequential(*layers), nn.Linear(512, 10)
-
-    def forward(self, x):
-        x = self.layers(F.relu(self.bn1(self.conv1(x))))
-        return self.fc(x.mean((2, 3)))
 
 
 def measure(model, batch_size, compiled):
@@ -101,7 +59,7 @@ if __name__ == "__main__":
     torch.backends.cudnn.benchmark = True
     print(f"{'PyTorch ' + torch.__version__:<34} {'ms a step':>10} {'last loss':>12}")
     for compiled in (False, True) if arguments.compile else (False,):
-        for name, model, batch_size in (("mnist_cnn batch 64 bf16", MnistCnn, 64), ("resnet18_small batch 256 bf16", SmallResNet18, 256)):
+        for name, model, batch_size in (("mnist_cnn batch 64 bf16", MnistCnn, 64), ("resnet18_small batch 256 bf16", small_resnet18, 256)):
             torch.manual_seed(1)
             time_ms, loss = measure(model(), batch_size, compiled)
             print(f"{name + (' compiled' if compiled else ' graph'):<34} {time_ms:10.4f} {loss:12.4f}", flush=True)

@@ -1,0 +1,362 @@
+// Training steps on the CPU beside PyTorch's: both in turn, several rounds, medians.
+//
+//   bench_cpu [--peer-python PYTHON] [--json FILE] [--case TEXT] [--dtype f32|bf16] [--threads 1,2] [--rounds N]
+//             [--seconds S] [--variants nchw,channels-last,nchw-compiled,channels-last-compiled]
+//
+// PyTorch's best variant counts, and for bf16 its best of either dtype. Each side runs in processes of its own, pinned
+// to as many cores as it may use threads, that sleep while the other has its turn. GFLOP/s are of the useful work (the
+// direct algorithm's); the peak is what the better of the two reaches in a product of 2048 x 2048 matrices. Memory is
+// the growth of peak RSS over five steps in a fresh process.
+
+#include <sched.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/random.h"
+#include "bonfire/bonfire.h"
+#include "measure.h"
+
+namespace {
+
+using namespace bonfire;
+using bench::Clock;
+using bench::median;
+
+// One training step (or product), and how much it does: samples, or GFLOP for a product.
+struct Work {
+  std::function<void()> step;
+  double amount = 0;
+};
+
+Tensor normal_values(const Shape& shape) {
+  std::vector<float> values(static_cast<size_t>(shape.count()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = normal_at(1, 1, i);
+  return Tensor::from<float>(values, shape);
+}
+
+Tensor whole_values(const Shape& shape, int64_t below) {
+  std::vector<int64_t> values(static_cast<size_t>(shape.count()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<int64_t>(uniform_at(1, 2, i) * static_cast<float>(below));
+  return Tensor::from<int64_t>(values, shape);
+}
+
+// The model's output has as many rows as there are labels.
+template <class Model, class Optimizer>
+Work training(Model model, Optimizer optimizer, Tensor input, Tensor label) {
+  auto step = compile(
+      [model, optimizer = std::make_shared<Optimizer>(std::move(optimizer))](const Tensor& x, const Tensor& y) mutable {
+        Tensor logits = model(x);
+        Tensor loss = cross_entropy(reshape(logits, {y.size(0), logits.size(-1)}), y);
+        loss.backward();
+        optimizer->step();
+        optimizer->clear_grad();
+        return loss;
+      });
+  auto kept = std::make_shared<decltype(step)>(std::move(step));
+  double samples = static_cast<double>(input.size(0));
+  return {[=] { (*kept)(input, label); }, samples};
+}
+
+template <class Model>
+Work with_momentum(Model model, const Shape& image, int64_t classes) {
+  optim::Momentum optimizer(model.parameters(), {.lr = 0.001, .momentum = 0.9, .weight_decay = 1e-4});
+  return training(model, std::move(optimizer), normal_values(image), whole_values({image[0]}, classes));
+}
+
+template <class Model>
+Work with_adam(Model model, const Shape& tokens, int64_t vocabulary, int64_t labels, int64_t classes) {
+  optim::Adam optimizer(model.parameters(), {.lr = 1e-4});
+  return training(model, std::move(optimizer), whole_values(tokens, vocabulary), whole_values({labels}, classes));
+}
+
+Work matmul_work(DType dtype) {
+  constexpr int64_t kSize = 2048;
+  auto a = std::make_shared<Tensor>(cast(normal_values({kSize, kSize}), dtype));
+  auto product = compile([](const Tensor& x, const Tensor& y) { return matmul(x, y); });
+  auto kept = std::make_shared<decltype(product)>(std::move(product));
+  return {[=] { (*kept)(*a, *a); }, 2e-9 * std::pow(static_cast<double>(kSize), 3)};
+}
+
+struct Case {
+  std::string name, title;
+  double gigaflop;  // of one sample's training: forward, and twice that backward
+  bool images;      // channels-last makes a difference
+  Work (*make)();
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list = {
+      {"resnet18_small", "small ResNet-18 28x28 batch 64", 2.73, true,
+       [] {
+         return with_momentum(models::resnet18_small({.classes = 10, .in_channels = 1}), {64, 1, 28, 28}, 10);
+       }},
+      {"mnist_cnn", "MNIST CNN batch 64", 0.014, true,
+       [] {
+         return with_momentum(models::mnist_cnn(), {64, 1, 28, 28}, 10);
+       }},
+      {"bert_mini", "BERT-mini seq 128 batch 16", 8.4, false,
+       [] {
+         return with_adam(models::bert_mini(), {16, 128}, 30522, 16 * 128, 30522);
+       }},
+      {"resnet50", "ResNet-50 224x224 batch 16", 24.6, true,
+       [] {
+         return with_momentum(models::resnet50(), {16, 3, 224, 224}, 1000);
+       }},
+      {"lstm", "LSTM 2x256 seq 100 batch 64", 0.63, false,
+       [] {
+         auto model = models::lstm_classifier({.vocabulary = 10000, .embedding = 256, .hidden = 256});
+         return with_adam(model, {64, 100}, 10000, 64, 5);
+       }},
+  };
+  return list;
+}
+
+Work make_work(const std::string& name, const std::string& dtype) {
+  manual_seed(1);
+  passes::current_options().use_amp = dtype == "bf16";
+  if (name == "matmul") return matmul_work(dtype == "bf16" ? DType::bf16 : DType::f32);
+  for (const Case& one : cases())
+    if (one.name == name) return one.make();
+  throw_error<ConfigError>("[bench_cpu] there is no case {}", name);
+}
+
+// Ours, in a process of its own: answers each line (seconds to measure for) with the amount of work done in a second.
+int serve(const std::string& name, const std::string& dtype) {
+  Work work = make_work(name, dtype);
+  auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) work.step();
+    synchronize();
+  };
+  steps(2);
+  for (double span; std::cin >> span;) {
+    double done = 0;
+    auto begin = Clock::now();
+    while (done == 0 || bench::seconds(Clock::now() - begin) < span) {
+      steps(2);  // two may be in flight, as in a loop that reads nothing
+      done += 2 * work.amount;
+    }
+    std::printf("%f\n", done / bench::seconds(Clock::now() - begin));
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int report_memory(const std::string& name, const std::string& dtype) {
+  Work work = make_work(name, dtype);
+  int64_t before = bench::peak_kilobytes();
+  for (int i = 0; i < 5; ++i) work.step();
+  synchronize();
+  std::printf("%ld\n", static_cast<long>(bench::peak_kilobytes() - before));
+  return 0;
+}
+
+struct Settings {
+  std::string self, peer, json, only, dtype;
+  std::vector<std::string> threads = {"1", "2"};
+  std::vector<std::string> variants = {"nchw", "channels-last", "nchw-compiled", "channels-last-compiled"};
+  int rounds = 7;
+  std::string seconds = "1";  // of one turn
+};
+
+// `taskset -c 0,1`: the first cores that this process may use.
+std::string pinned(const std::string& threads) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  std::string cores;
+  int left = std::stoi(threads);
+  for (int core = 0; core < CPU_SETSIZE && left > 0; ++core) {
+    if (!CPU_ISSET(core, &set)) continue;
+    cores += (cores.empty() ? "" : ",") + std::to_string(core);
+    --left;
+  }
+  return "taskset -c " + cores + " ";
+}
+
+std::string our_command(const Settings& settings, const std::string& threads, const std::string& mode,
+                        const std::string& name, const std::string& dtype) {
+  return "env BONFIRE_CPU_THREADS=" + threads + " " + pinned(threads) + settings.self + " " + mode + " " + name + " " +
+         dtype;
+}
+
+struct Variant {
+  std::string name, dtype;
+};
+
+std::string peer_command(const Settings& settings, const std::string& threads, const std::string& name,
+                         const Variant& variant) {
+  std::string command = "env OMP_NUM_THREADS=" + threads + " " + pinned(threads) + settings.peer +
+                        " " BONFIRE_SOURCE_DIR "/bench/peers/cpu.py " + name + " " + variant.dtype + " " + threads;
+  if (variant.name.find("channels-last") != std::string::npos) command += " --channels-last";
+  if (variant.name.find("compiled") != std::string::npos) command += " --compile";
+  return command + " 2>/dev/null";
+}
+
+std::vector<Variant> variants_of(const Settings& settings, const Case& one, const std::string& dtype) {
+  std::vector<Variant> list;
+  for (const std::string& name : settings.variants) {
+    if (!one.images && name.find("channels-last") != std::string::npos) continue;
+    list.push_back({name, "f32"});
+    if (dtype == "bf16") list.push_back({name, "bf16"});
+  }
+  return list;
+}
+
+// The variant that is ahead after one turn of each.
+Variant fastest_variant(const Settings& settings, const std::string& threads, const Case& one,
+                        const std::string& dtype) {
+  Variant best;
+  double most = 0;
+  for (const Variant& variant : variants_of(settings, one, dtype)) {
+    bench::Worker worker(peer_command(settings, threads, one.name, variant));
+    double speed = std::max(worker.ask(settings.seconds), worker.ask(settings.seconds));
+    std::fprintf(stderr, "  PyTorch %s %s: %.2f\n", variant.name.c_str(), variant.dtype.c_str(), speed);
+    if (speed > most) {
+      most = speed;
+      best = variant;
+    }
+  }
+  return best;
+}
+
+struct Pair {
+  double ours = 0, peer = 0;
+};
+
+Pair in_turn(const Settings& settings, const std::string& our_command, const std::string& their_command) {
+  bench::Worker ours(our_command), theirs(their_command);
+  std::vector<double> our_speeds, their_speeds;
+  for (int round = 0; round < settings.rounds; ++round) {
+    our_speeds.push_back(ours.ask(settings.seconds));
+    their_speeds.push_back(theirs.ask(settings.seconds));
+  }
+  return {median(our_speeds), median(their_speeds)};
+}
+
+// GFLOP/s of the better of the two in a large product.
+double measured_peak(const Settings& settings, const std::string& threads, const std::string& dtype) {
+  std::string theirs = settings.peer.empty() ? "true" : peer_command(settings, threads, "matmul", {"nchw", dtype});
+  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", "matmul", dtype), theirs);
+  return std::max(speeds.ours, speeds.peer);
+}
+
+// The peer's memory is that of its leaner eager variant: compiling is not training.
+Pair memory_of(const Settings& settings, const std::string& threads, const Case& one, const std::string& dtype) {
+  Pair kilobytes;
+  kilobytes.ours = bench::number_of(our_command(settings, threads, "--memory", one.name, dtype));
+  if (settings.peer.empty()) return kilobytes;
+  for (const char* name : {"nchw", "channels-last"}) {
+    double growth = bench::number_of(peer_command(settings, threads, one.name, {name, dtype}) + " --memory");
+    if (growth > 0 && (kilobytes.peer == 0 || growth < kilobytes.peer)) kilobytes.peer = growth;
+    if (!one.images) break;
+  }
+  return kilobytes;
+}
+
+double ratio_of(const Pair& pair) { return pair.peer > 0 ? pair.ours / pair.peer : 0; }
+
+nlohmann::json measure(const Settings& settings, const std::string& threads, const Case& one, const std::string& dtype,
+                       double peak) {
+  Variant variant;
+  std::string theirs = "true";
+  if (!settings.peer.empty()) {
+    variant = fastest_variant(settings, threads, one, dtype);
+    theirs = peer_command(settings, threads, one.name, variant);
+  }
+  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", one.name, dtype), theirs);
+  Pair memory = memory_of(settings, threads, one, dtype);
+  double gigaflops = speeds.ours * one.gigaflop;
+  std::printf("%-32s %s %-5s %10.2f %10.2f %7.2f %9.1f %6.0f%% %9.0f %9.0f %6.2f  %s %s\n", one.title.c_str(),
+              threads.c_str(), dtype.c_str(), speeds.ours, speeds.peer, ratio_of(speeds), gigaflops,
+              peak > 0 ? gigaflops / peak * 100 : 0, memory.ours / 1024, memory.peer / 1024, ratio_of(memory),
+              variant.name.c_str(), variant.dtype.c_str());
+  std::fflush(stdout);
+  return {{"case", one.title},
+          {"threads", std::stoi(threads)},
+          {"dtype", dtype},
+          {"ours", speeds.ours},
+          {"peer", speeds.peer},
+          {"ratio", ratio_of(speeds)},
+          {"gflops", gigaflops},
+          {"peak_gflops", peak},
+          {"rss_ours_kib", memory.ours},
+          {"rss_peer_kib", memory.peer},
+          {"rss_ratio", ratio_of(memory)},
+          {"peer_variant", variant.name + " " + variant.dtype}};
+}
+
+int run_all(const Settings& settings) {
+  nlohmann::json rows = nlohmann::json::array();
+  std::printf("%-32s %s %-5s %10s %10s %7s %9s %7s %9s %9s %6s  %s\n", "training step, samples/s", "t", "dtype", "ours",
+              "PyTorch", "ratio", "GFLOP/s", "peak", "MiB ours", "PyTorch", "ratio", "PyTorch's best");
+  for (const std::string& threads : settings.threads) {
+    for (const char* dtype : {"f32", "bf16"}) {
+      if (!settings.dtype.empty() && settings.dtype != dtype) continue;
+      double peak = measured_peak(settings, threads, dtype);
+      for (const Case& one : cases()) {
+        if (one.name.find(settings.only) == std::string::npos && one.title.find(settings.only) == std::string::npos)
+          continue;
+        rows.push_back(measure(settings, threads, one, dtype, peak));
+      }
+    }
+  }
+  if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
+  return 0;
+}
+
+std::vector<std::string> split_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  settings.self = argv[0];
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  try {
+    if (arguments.size() == 3 && arguments[0] == "--serve") return serve(arguments[1], arguments[2]);
+    if (arguments.size() == 3 && arguments[0] == "--memory") return report_memory(arguments[1], arguments[2]);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const std::string& flag = arguments[i];
+      if (i + 1 == arguments.size()) throw_error<ConfigError>("[bench_cpu] {} wants a value", flag);
+      const std::string& value = arguments[++i];
+      if (flag == "--peer-python")
+        settings.peer = value;
+      else if (flag == "--json")
+        settings.json = value;
+      else if (flag == "--case")
+        settings.only = value;
+      else if (flag == "--dtype")
+        settings.dtype = value;
+      else if (flag == "--threads")
+        settings.threads = split_commas(value);
+      else if (flag == "--rounds")
+        settings.rounds = std::stoi(value);
+      else if (flag == "--seconds")
+        settings.seconds = value;
+      else if (flag == "--variants")
+        settings.variants = split_commas(value);
+      else
+        throw_error<ConfigError>("[bench_cpu] there is no option {}; the head of bench/cpu.cpp has them all", flag);
+    }
+    return run_all(settings);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,95 @@
+#pragma once
+// What the benchmarks measure with: medians, peak memory, and processes that wait for their turn.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+inline double microseconds(Clock::duration duration) { return seconds(duration) * 1e6; }
+
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Of this process so far.
+inline int64_t peak_kilobytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+// What a command prints as its last line; empty if it fails.
+inline std::string output_of(const std::string& command) {
+  std::string last;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return last;
+  char line[512];
+  while (fgets(line, sizeof line, pipe) != nullptr) last = line;
+  return pclose(pipe) == 0 ? last : std::string();
+}
+
+inline double number_of(const std::string& command) {
+  std::string text = output_of(command);
+  return text.empty() ? 0 : std::stod(text);
+}
+
+// A process that answers each line it is given with one line, and sleeps between. Its end is the end of its input.
+class Worker {
+ public:
+  explicit Worker(const std::string& command) {
+    int down[2], up[2];
+    if (pipe2(down, O_CLOEXEC) != 0 || pipe2(up, O_CLOEXEC) != 0) return;
+    process_ = fork();
+    if (process_ == 0) {
+      dup2(down[0], STDIN_FILENO);
+      dup2(up[1], STDOUT_FILENO);
+      execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), nullptr);
+      _exit(127);
+    }
+    close(down[0]);
+    close(up[1]);
+    to_ = fdopen(down[1], "w");
+    from_ = fdopen(up[0], "r");
+  }
+  ~Worker() {
+    if (to_ != nullptr) std::fclose(to_);
+    if (from_ != nullptr) std::fclose(from_);
+    if (process_ > 0) waitpid(process_, nullptr, 0);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // The number that it answers; 0 when it has failed.
+  double ask(const std::string& line) {
+    if (to_ == nullptr || from_ == nullptr) return 0;
+    std::signal(SIGPIPE, SIG_IGN);
+    std::fprintf(to_, "%s\n", line.c_str());
+    std::fflush(to_);
+    char answer[512];
+    if (fgets(answer, sizeof answer, from_) == nullptr) return 0;
+    return std::atof(answer);
+  }
+
+ private:
+  pid_t process_ = -1;
+  FILE* to_ = nullptr;
+  FILE* from_ = nullptr;
+};
+
+}  // namespace bench
