@@ -1,9 +1,13 @@
-// How the work is cut. The transformed weights are computed first, by all threads. A task of the forward pass is then a
-// block of tiles: it transforms their patches to memory that stays in the second-level cache, and goes through the
-// output channels panel by panel, multiplying at each position and transforming the products to results at once. The
-// gradient by the input is the same convolution of dy with weights turned round. For the gradient by the weight, blocks
-// of tiles are transformed by all threads together, and the sums over their tiles are shared out by position, so that
-// no sums have to be added across threads.
+// How the work is cut. Where there are many tiles, the transformed weights are computed first, by all threads. A task
+// is then a block of tiles: it transforms their patches to memory that stays in the second-level cache, and goes
+// through the output channels panel by panel, multiplying at each position and transforming the products to results.
+// Where the weights are the larger part, it is the other way round: the patches are transformed first, and a task is a
+// panel, whose weights it transforms. The gradient by the input is the same convolution of dy with weights turned
+// round.
+//
+// For the gradient by the weight, blocks of tiles (all of them, where the weights are the larger part) are transformed
+// by all threads together, and a task is some rows and columns of the weights, at all positions. So no sums have to be
+// added across threads.
 
 #include "bonfire/backend/cpu/winograd.h"
 
@@ -17,11 +21,19 @@ namespace bonfire::cpu {
 
 namespace {
 
-constexpr int64_t kBlockBytes = 768 << 10;      // of transformed tiles that a thread works on
-constexpr int64_t kSumBlockBytes = 1536 << 10;  // the same for gradients by the weight, for all threads
-constexpr int64_t kFewestTiles = 56;            // of a block: weights are read once per block
-constexpr int64_t kFewestSummedTiles = 64;      // sums are read and written once per block
-constexpr int64_t kAlignment = 64;              // bytes
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kBlockBytes = 768 << 10;    // of the transformed patches that a thread works on
+constexpr int64_t kFewestTiles = 56;          // of a block: weights are read once per block
+constexpr int64_t kWeightBytes = 4 << 20;     // transformed weights, or sums for them, that should not leave the cache
+constexpr int64_t kPatchBytes = 32 << 20;     // of transformed patches that may, instead of those
+constexpr int64_t kPanelBytes = 640 << 10;    // transformed weights of a panel that stay in the second-level cache
+constexpr int64_t kGroupsTogether = 4;        // groups of tiles that are multiplied by the same weights in turn
+constexpr int64_t kChunk = 256;               // input channels whose weights a thread transforms at a time
+constexpr int64_t kSummedBytes = 1536 << 10;  // of transformed tiles whose products are summed by all threads
+constexpr int64_t kFewestSummedTiles = 64;    // sums are read and written once per block
+constexpr int64_t kSummedGroup = 16;          // tiles
+constexpr int64_t kMostRows = 64;             // of a gradient by the weight, that a task sums
+constexpr int64_t kAlignment = 64;            // bytes
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -51,27 +63,6 @@ std::byte* aligned(std::span<std::byte> workspace, int64_t bytes) {
                 "workspace of {} bytes, winograd_workspace() says more", workspace.size());
   return base;
 }
-
-// Transforms the patches (or gradients) of tiles [first, end) of a grid.
-struct TileSource {
-  const WinogradImage& image;
-  const WinogradGrid& grid;
-  const float* data;
-  int64_t shift_y, shift_x;  // from a tile's first result to the first pixel it sees
-  int side;                  // pixels that it sees
-  const float* zeros;        // [channels], for pixels outside
-  void (*transform)(const float* const*, int64_t, float*, const WinogradPlaces&);
-
-  void run(int64_t first, int64_t end, float* to, const WinogradPlaces& places) const {
-    int64_t offset[kMaxWinogradPatch * kMaxWinogradPatch];
-    const float* pixels[kMaxWinogradPatch * kMaxWinogradPatch];
-    for (int64_t index = first; index < end; ++index, to += places.width) {
-      pixel_offsets(image, grid.image(index), grid.top(index) + shift_y, grid.left(index) + shift_x, side, offset);
-      for (int i = 0; i < side * side; ++i) pixels[i] = offset[i] < 0 ? zeros : data + offset[i];
-      transform(pixels, image.channels, to, places);
-    }
-  }
-};
 
 // y = x * weight as tiles see it, x [batch, height, width, K] and y [batch, height, width, columns].
 struct TiledConvolution {
@@ -117,18 +108,29 @@ class TiledProduct {
         kernel_(winograd_kernel(tile)),
         positions_(positions_of(kernel_)),
         grid_(t_.y, tile),
-        panels_(ceil_div(t_.y.channels, kernel_.panel)) {
-    const int64_t tile_bytes = positions_ * (t_.x.channels + kernel_.panel) * static_cast<int64_t>(sizeof(float));
-    const int64_t most = std::max(kFewestTiles, kBlockBytes / tile_bytes);
-    const int64_t blocks = round_up(ceil_div(grid_.count, most), threads);
-    block_ = std::max<int64_t>(1, ceil_div(grid_.count, blocks));
-    slots_ = std::min<int64_t>(threads, ceil_div(grid_.count, block_));
-    Parts slot(nullptr);
-    Slot(*this, slot);
-    slot_bytes_ = slot.used();
-    Parts shared(nullptr);
-    Shared(*this, shared);
-    shared_bytes_ = shared.used();
+        panels_(ceil_div(t_.y.channels, kernel_.panel)),
+        weights_(positions_, 1, 1, 1),
+        patches_(weights_),
+        products_(weights_) {
+    const int64_t tile_bytes = positions_ * t_.x.channels * kFloat, panel_bytes = tile_bytes * kernel_.panel;
+    by_panels_ = panels_ * panel_bytes > kWeightBytes && grid_.count * tile_bytes < kPatchBytes &&
+                 (panels_ % threads == 0 || panels_ >= 4 * threads);
+    block_ = grid_.count;
+    if (!by_panels_) {
+      const int64_t most = std::max(kFewestTiles, kBlockBytes / tile_bytes);
+      block_ = ceil_div(grid_.count, round_up(ceil_div(grid_.count, most), threads));
+    }
+    blocks_ = ceil_div(grid_.count, block_);
+    const int64_t group = ceil_div(block_, ceil_div(block_, kernel_.rows));
+    chunk_ = by_panels_ ? std::min(kChunk, t_.x.channels) : t_.x.channels;
+    weights_ = WinogradPlaces(positions_, chunk_, kernel_.panel, kernel_.panel);
+    patches_ = WinogradPlaces(positions_, group, t_.x.channels, kernel_.lanes);
+    products_ = WinogradPlaces(positions_, group, kernel_.panel, kernel_.panel);
+    together_ = chunk_ < t_.x.channels ? block_ : panel_bytes <= kPanelBytes ? group : kGroupsTogether * group;
+    slots_ = std::min<int64_t>(threads, by_panels_ ? panels_ : blocks_);
+    Parts shared(nullptr), slot(nullptr);
+    shared_bytes_ = (Shared(*this, shared), shared.used());
+    slot_bytes_ = (Slot(*this, slot), slot.used());
   }
 
   int64_t bytes() const { return shared_bytes_ + slots_ * slot_bytes_; }
@@ -137,109 +139,165 @@ class TiledProduct {
            ThreadPool& pool) const {
     Parts parts(workspace);
     const Shared shared(*this, parts);
-    std::fill_n(shared.zeros, t_.x.channels, 0.0F);
-    transform_weights(weight, shared.weights, pool);
-    const TileSource patches{
-        t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.tile + 2, shared.zeros, kernel_.transform_patch};
-    for_each_task(&pool, slots_, ceil_div(grid_.count, block_), [&](int64_t index, int64_t task) {
+    auto slot_at = [&](int64_t index) {
       Parts own(workspace + shared_bytes_ + index * slot_bytes_);
-      const Slot slot(*this, own);
-      const int64_t first = task * block_, tiles = std::min(block_, grid_.count - first);
-      const WinogradRoom room(tiles, t_.x.channels, kernel_.lanes);
-      patches.run(first, first + tiles, slot.patches, room.places);
-      for (int64_t panel = 0; panel < panels_; ++panel)
-        compute_panel(first, tiles, panel, shared.weights, slot, room, epilogue, y);
-    });
+      return Slot(*this, own);
+    };
+    const WinogradSource patches{t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.tile + 2, kernel_.transform_patch};
+    if (by_panels_) {
+      pool.parallel_for(grid_.count, 4,
+                        [&](int64_t first, int64_t end) { patches.run(first, end, first, shared.patches, patches_); });
+      for_each_task(&pool, slots_, panels_, [&](int64_t slot, int64_t panel) {
+        run_panel(panel, weight, shared.patches, slot_at(slot), epilogue, y);
+      });
+    } else {
+      transform_all_weights(weight, shared.weights, pool);
+      for_each_task(&pool, slots_, blocks_, [&](int64_t slot, int64_t block) {
+        const int64_t first = block * block_, tiles = std::min(block_, grid_.count - first);
+        patches.run(first, first + tiles, 0, slot_at(slot).patches, patches_);
+        run_block(first, tiles, shared.weights, slot_at(slot), epilogue, y);
+      });
+    }
   }
 
  private:
+  // What all threads read: transformed weights of all panels, or, by panels, patches of all tiles.
   struct Shared {
-    float* weights;  // [panels][positions][K][panel]
-    float* zeros;    // [K]
+    float *weights, *patches;
     Shared(const TiledProduct& p, Parts& parts)
-        : weights(parts.take(p.panels_ * p.panel_weights())), zeros(parts.take(p.t_.x.channels)) {}
+        : weights(parts.take(p.by_panels_ ? 0 : p.panels_ * p.panel_weights())),
+          patches(parts.take(p.by_panels_ ? p.patches_.size(p.grid_.count) : 0)) {}
   };
+  // What a thread has for itself: patches of a block, or some weights of a panel; products that wait for their sums.
   struct Slot {
-    float* patches;   // [positions][K / lanes][tiles][lanes]
-    float* products;  // [positions][tiles][panel]
+    float *weights, *patches, *products;
     Slot(const TiledProduct& p, Parts& parts)
-        : patches(parts.take(WinogradRoom(p.block_, p.t_.x.channels, p.kernel_.lanes).size(p.positions_))),
-          products(parts.take(WinogradRoom(p.block_, p.kernel_.panel, p.kernel_.panel).size(p.positions_))) {}
+        : weights(parts.take(p.by_panels_ ? p.panel_weights() : 0)),
+          patches(parts.take(p.by_panels_ ? 0 : p.patches_.size(p.block_))),
+          products(parts.take(p.products_.size(p.together_))) {}
   };
 
-  int64_t panel_weights() const { return positions_ * t_.x.channels * kernel_.panel; }
+  int64_t panel_weights() const { return weights_.group_stride; }
 
-  // Tasks are vectors of columns by stretches of K.
-  void transform_weights(const float* weight, float* to, ThreadPool& pool) const {
-    const int64_t lanes = kernel_.lanes, vectors = ceil_div(t_.y.channels, lanes);
-    const int64_t stretches = ceil_div(t_.x.channels, lanes);
-    pool.parallel_for(vectors * stretches, 8, [&](int64_t begin, int64_t end) {
+  void run_panel(int64_t panel, const float* weight, const float* patches, const Slot& slot,
+                 const WinogradEpilogue& epilogue, float* y) const {
+    for (int64_t k = 0; k < t_.x.channels; k += chunk_) {
+      const int64_t end = std::min(k + chunk_, t_.x.channels);
+      for (int64_t part = k; part < end; part += kernel_.lanes)
+        transform_weights(weight, panel, part, slot.weights + weights_.offset(part - k));
+      for (int64_t tile = 0; tile < grid_.count; tile += together_) {
+        const int64_t count = std::min(together_, grid_.count - tile);
+        multiply(panel, count, end - k, patches + patches_.offset(tile) + k / kernel_.lanes * patches_.block_stride,
+                 slot.weights, slot.products, k > 0);
+        if (end == t_.x.channels) finish(panel, tile, count, slot.products, epilogue, y);
+      }
+    }
+  }
+
+  void run_block(int64_t first, int64_t tiles, const float* weights, const Slot& slot, const WinogradEpilogue& epilogue,
+                 float* y) const {
+    for (int64_t panel = 0; panel < panels_; ++panel)
+      for (int64_t tile = 0; tile < tiles; tile += together_) {
+        const int64_t count = std::min(together_, tiles - tile);
+        multiply(panel, count, t_.x.channels, slot.patches + patches_.offset(tile), weights + panel * panel_weights(),
+                 slot.products, false);
+        finish(panel, first + tile, count, slot.products, epilogue, y);
+      }
+  }
+
+  void transform_all_weights(const float* weight, float* to, ThreadPool& pool) const {
+    const int64_t parts = ceil_div(t_.x.channels, kernel_.lanes);
+    pool.parallel_for(panels_ * parts, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task)
-        transform_weights(weight, task / stretches * lanes, task % stretches * lanes, to);
+        transform_weights(weight, task / parts, task % parts * kernel_.lanes,
+                          to + task / parts * panel_weights() + weights_.offset(task % parts * kernel_.lanes));
     });
   }
 
-  void transform_weights(const float* weight, int64_t column, int64_t k_begin, float* to) const {
-    const int lanes = kernel_.lanes;
-    const int columns = static_cast<int>(std::min<int64_t>(lanes, t_.y.channels - column));
-    const int count = static_cast<int>(std::min<int64_t>(lanes, t_.x.channels - k_begin));
-    float turned[9 * kMaxLanes * kMaxLanes];  // [tap][k][column], where K is the neighbour in memory
-    const float* from = weight + k_begin * t_.k_stride + column * t_.column_stride;
-    const float* tap[9];
-    for (int t = 0; t < 9; ++t) {
-      tap[t] = from + (t_.reversed ? 8 - t : t) * t_.tap_stride;
-      if (t_.column_stride == 1) continue;
-      float* block = turned + t * kMaxLanes * kMaxLanes;
-      kernel_.transpose(columns, count, tap[t], t_.column_stride, block, kMaxLanes);
-      tap[t] = block;
-    }
-    const int64_t step = t_.column_stride == 1 ? t_.k_stride : kMaxLanes;
-    float* target = to + column / kernel_.panel * panel_weights() + k_begin * kernel_.panel + column % kernel_.panel;
-    for (int k = 0; k < count; ++k, target += kernel_.panel) {
-      kernel_.transform_weights(tap, columns, target, t_.x.channels * kernel_.panel);
-      for (const float*& at : tap) at += step;
+  // Those of a panel, for as many input channels as a vector has lanes.
+  void transform_weights(const float* weight, int64_t panel, int64_t k_begin, float* to) const {
+    constexpr int kAhead = 8;  // input channels whose weights are fetched from memory meanwhile
+    const int count = static_cast<int>(std::min<int64_t>(kernel_.lanes, t_.x.channels - k_begin));
+    const int64_t first = panel * kernel_.panel, end = std::min(first + kernel_.panel, t_.y.channels);
+    for (int64_t column = first; column < end; column += kernel_.lanes) {
+      const int columns = static_cast<int>(std::min<int64_t>(kernel_.lanes, end - column));
+      const float* from = weight + k_begin * t_.k_stride + column * t_.column_stride;
+      float turned[9][kMaxWinogradLanes * kMaxWinogradLanes];  // [tap][k][column], where K is adjacent in memory
+      const float* tap[9];
+      for (int t = 0; t < 9; ++t) {
+        tap[t] = from + (t_.reversed ? 8 - t : t) * t_.tap_stride;
+        if (t_.column_stride == 1) continue;
+        kernel_.transpose(columns, count, tap[t], t_.column_stride, turned[t], kMaxWinogradLanes);
+        tap[t] = turned[t];
+      }
+      const int64_t step = t_.column_stride == 1 ? t_.k_stride : kMaxWinogradLanes;
+      for (int k = 0; k < count; ++k) {
+        kernel_.transform_weights(tap, columns, to + k * kernel_.panel + column - first, weights_.position_stride);
+        for (const float*& at : tap) {
+          at += step;
+          if (t_.column_stride == 1) __builtin_prefetch(at + kAhead * step);
+        }
+      }
     }
   }
 
-  void compute_panel(int64_t first, int64_t tiles, int64_t panel, const float* weights, const Slot& slot,
-                     const WinogradRoom& room, const WinogradEpilogue& epilogue, float* y) const {
+  // The products of `tiles` tiles with `k` input channels.
+  void multiply(int64_t panel, int64_t tiles, int64_t k, const float* patches, const float* weights, float* products,
+                bool add) const {
+    const int columns = columns_of(panel);
+    for (int64_t p = 0; p < positions_; ++p) {
+      const float* left = patches + p * patches_.position_stride;
+      float* out = products + p * products_.position_stride;
+      for (int64_t tile = 0; tile < tiles; tile += patches_.group) {
+        kernel_.multiply(static_cast<int>(std::min(patches_.group, tiles - tile)), columns, k, left,
+                         patches_.block_stride, weights + p * weights_.position_stride, out, add);
+        left += patches_.group_stride;
+        out += products_.group_stride;
+      }
+    }
+  }
+
+  // Products to results, for tiles from number `first` of the grid.
+  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const WinogradEpilogue& epilogue,
+              float* y) const {
     const int64_t channel = panel * kernel_.panel;
-    const int columns = static_cast<int>(std::min<int64_t>(kernel_.panel, t_.y.channels - channel));
-    const WinogradRoom products(tiles, kernel_.panel, kernel_.panel);
-    const float* right = weights + panel * panel_weights();
-    for (int p = 0; p < positions_; ++p, right += t_.x.channels * kernel_.panel)
-      kernel_.multiply(tiles, columns, t_.x.channels, slot.patches + p * room.places.position_stride,
-                       room.places.block_stride, right, slot.products + p * products.places.position_stride);
-    int64_t pixel[kMaxWinogradPatch * kMaxWinogradPatch];
-    for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t index = first + i;
-      pixel_offsets(t_.y, grid_.image(index), grid_.top(index), grid_.left(index), kernel_.tile, pixel);
-      kernel_.finish({.products = slot.products + i * kernel_.panel,
-                      .position_stride = products.places.position_stride,
-                      .channels = columns,
-                      .pixel = pixel,
-                      .out = y + channel,
-                      .bias = epilogue.bias ? epilogue.bias + channel : nullptr,
-                      .residual = epilogue.residual ? epilogue.residual + channel : nullptr,
-                      .relu = epilogue.relu});
+    WinogradResult result{.products = nullptr,
+                          .position_stride = products_.position_stride,
+                          .channels = columns_of(panel),
+                          .pixels = {},
+                          .out = y + channel,
+                          .bias = epilogue.bias ? epilogue.bias + channel : nullptr,
+                          .residual = epilogue.residual ? epilogue.residual + channel : nullptr,
+                          .relu = epilogue.relu};
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t index = first + tile;
+      result.products = products + products_.offset(tile);
+      result.pixels = t_.y.pixels(grid_.image(index), grid_.top(index), grid_.left(index), kernel_.tile);
+      kernel_.finish(result);
     }
   }
 
-  static constexpr int kMaxLanes = 16;
+  int columns_of(int64_t panel) const {
+    return static_cast<int>(std::min<int64_t>(kernel_.panel, t_.y.channels - panel * kernel_.panel));
+  }
 
   TiledConvolution t_;
   const WinogradKernel& kernel_;
   int positions_;
   WinogradGrid grid_;
   int64_t panels_;  // of columns
-  int64_t block_;   // tiles
+  WinogradPlaces weights_, patches_, products_;
+  int64_t block_, blocks_;  // tiles of a block, and how many blocks
+  int64_t together_;        // tiles whose products are computed before their results
+  int64_t chunk_;           // input channels whose weights are there at a time
+  bool by_panels_;
   int64_t slots_, slot_bytes_, shared_bytes_;
 };
 
 // dweight(o, tap, c) from dy transformed as left operand (rows are o) and x as right one (columns are c).
 class WeightGradient {
  public:
-  WeightGradient(const Convolution& c, int tile)
+  WeightGradient(const Convolution& c, int tile, int threads)
       : x_(x_of(c)),
         y_(y_of(c)),
         shift_y_(-c.padding_height),
@@ -247,10 +305,18 @@ class WeightGradient {
         kernel_(winograd_kernel(tile)),
         positions_(positions_of(kernel_)),
         grid_(y_, tile),
-        panels_(ceil_div(x_.channels, kernel_.panel)) {
-    const int64_t tile_bytes = positions_ * (x_.channels + y_.channels) * static_cast<int64_t>(sizeof(float));
-    const int64_t blocks = ceil_div(grid_.count, std::max(kFewestSummedTiles, kSumBlockBytes / tile_bytes));
-    block_ = ceil_div(grid_.count, std::max<int64_t>(1, blocks));
+        panels_(ceil_div(x_.channels, kernel_.panel)),
+        patches_(positions_, kSummedGroup, x_.channels, kernel_.panel),
+        gradients_(positions_, kSummedGroup, y_.channels, kernel_.lanes) {
+    const int64_t tile_bytes = positions_ * (x_.channels + y_.channels) * kFloat;
+    const int64_t sum_bytes = positions_ * x_.channels * y_.channels * kFloat;
+    const bool at_once = sum_bytes > kWeightBytes && grid_.count * tile_bytes < kPatchBytes;
+    const int64_t most = at_once ? grid_.count : std::max(kFewestSummedTiles, kSummedBytes / tile_bytes);
+    block_ = ceil_div(grid_.count, ceil_div(grid_.count, most));
+    const int64_t share = panels_ * y_.channels / (4 * threads);
+    chunk_ = std::clamp<int64_t>(round_up(share, kernel_.lanes), kernel_.lanes, kMostRows);
+    chunks_ = ceil_div(y_.channels, chunk_);
+    slots_ = std::min<int64_t>(threads, panels_ * chunks_);
     Parts parts(nullptr);
     bytes_ = (Memory(*this, parts), parts.used());
   }
@@ -260,49 +326,57 @@ class WeightGradient {
   void run(const float* x, const float* dy, float* dweight, std::byte* workspace, ThreadPool& pool) const {
     Parts parts(workspace);
     const Memory memory(*this, parts);
-    std::fill_n(memory.zeros, std::max(x_.channels, y_.channels), 0.0F);
-    for (int64_t first = 0; first < grid_.count; first += block_)
-      add_block(first, std::min(block_, grid_.count - first), x, dy, memory, pool);
-    pool.parallel_for(panels_ * y_.channels, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t o = task % y_.channels, channel = task / y_.channels * kernel_.panel;
-        kernel_.finish_weights(memory.sums + task * kernel_.panel, panels_ * y_.channels * kernel_.panel,
-                               static_cast<int>(std::min<int64_t>(kernel_.panel, x_.channels - channel)),
-                               dweight + o * 9 * x_.channels + channel, x_.channels);
-      }
-    });
+    const WinogradSource of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.tile + 2, kernel_.transform_patch};
+    const WinogradSource of_dy{y_, grid_, dy, 0, 0, kernel_.tile, kernel_.transform_gradient};
+    for (int64_t first = 0; first < grid_.count; first += block_) {
+      const int64_t tiles = std::min(block_, grid_.count - first);
+      pool.parallel_for(tiles, 4, [&](int64_t begin, int64_t end) {
+        of_x.run(first + begin, first + end, begin, memory.patches, patches_);
+        of_dy.run(first + begin, first + end, begin, memory.gradients, gradients_);
+      });
+      for_each_task(&pool, slots_, panels_ * chunks_, [&](int64_t slot, int64_t task) {
+        float* sums = memory.sums + (block_ < grid_.count ? task : slot) * sum_count();
+        add_tiles(task, tiles, memory, sums, first > 0);
+        if (first + tiles == grid_.count) finish(task, sums, dweight);
+      });
+    }
   }
 
  private:
   struct Memory {
-    float* patches;    // [positions][c / panel][tiles][panel]
-    float* gradients;  // [positions][o / lanes][tiles][lanes]
-    float* sums;       // [positions][c / panel][o][panel]
-    float* zeros;      // [channels]
+    float* patches;
+    float* gradients;
+    float* sums;  // per task, or per slot when all tiles are summed at once: [position][o][c]
     Memory(const WeightGradient& g, Parts& parts)
-        : patches(parts.take(WinogradRoom(g.block_, g.x_.channels, g.kernel_.panel).size(g.positions_))),
-          gradients(parts.take(WinogradRoom(g.block_, g.y_.channels, g.kernel_.lanes).size(g.positions_))),
-          sums(parts.take(g.positions_ * g.panels_ * g.y_.channels * g.kernel_.panel)),
-          zeros(parts.take(std::max(g.x_.channels, g.y_.channels))) {}
+        : patches(parts.take(g.patches_.size(g.block_))),
+          gradients(parts.take(g.gradients_.size(g.block_))),
+          sums(parts.take((g.block_ < g.grid_.count ? g.panels_ * g.chunks_ : g.slots_) * g.sum_count())) {}
   };
 
-  void add_block(int64_t first, int64_t tiles, const float* x, const float* dy, const Memory& memory,
-                 ThreadPool& pool) const {
-    const WinogradRoom patches(tiles, x_.channels, kernel_.panel), gradients(tiles, y_.channels, kernel_.lanes);
-    const TileSource of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.tile + 2, memory.zeros, kernel_.transform_patch};
-    const TileSource of_dy{y_, grid_, dy, 0, 0, kernel_.tile, memory.zeros, kernel_.transform_gradient};
-    pool.parallel_for(tiles, 4, [&](int64_t begin, int64_t end) {
-      of_x.run(first + begin, first + end, memory.patches + begin * kernel_.panel, patches.places);
-      of_dy.run(first + begin, first + end, memory.gradients + begin * kernel_.lanes, gradients.places);
-    });
-    for_each_task(&pool, pool.size(), positions_ * panels_, [&](int64_t, int64_t task) {
-      const int64_t p = task / panels_, panel = task % panels_;
-      kernel_.multiply_over_tiles(
-          y_.channels, static_cast<int>(std::min<int64_t>(kernel_.panel, x_.channels - panel * kernel_.panel)), tiles,
-          memory.gradients + p * gradients.places.position_stride, gradients.places.block_stride,
-          memory.patches + p * patches.places.position_stride + panel * patches.places.block_stride,
-          memory.sums + task * y_.channels * kernel_.panel, first > 0);
-    });
+  int64_t position_sums() const { return chunk_ * kernel_.panel + kernel_.lanes; }
+  int64_t sum_count() const { return positions_ * position_sums(); }
+
+  // A task is a chunk of rows o by a panel of columns c.
+  int64_t row_of(int64_t task) const { return task % chunks_ * chunk_; }
+  int64_t rows_of(int64_t task) const { return std::min(chunk_, y_.channels - row_of(task)); }
+  int64_t column_of(int64_t task) const { return task / chunks_ * kernel_.panel; }
+  int columns_of(int64_t task) const {
+    return static_cast<int>(std::min<int64_t>(kernel_.panel, x_.channels - column_of(task)));
+  }
+
+  void add_tiles(int64_t task, int64_t tiles, const Memory& memory, float* sums, bool add) const {
+    const float* left = memory.gradients + row_of(task) / kernel_.lanes * gradients_.block_stride;
+    const float* right = memory.patches + column_of(task) / kernel_.panel * patches_.block_stride;
+    for (int p = 0; p < positions_; ++p)
+      kernel_.multiply_over_tiles(rows_of(task), columns_of(task), tiles, left + p * gradients_.position_stride,
+                                  gradients_, right + p * patches_.position_stride, patches_,
+                                  sums + p * position_sums(), add);
+  }
+
+  void finish(int64_t task, const float* sums, float* dweight) const {
+    for (int64_t r = 0; r < rows_of(task); ++r)
+      kernel_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(task),
+                             dweight + (row_of(task) + r) * 9 * x_.channels + column_of(task), x_.channels);
   }
 
   WinogradImage x_, y_;
@@ -311,8 +385,10 @@ class WeightGradient {
   int positions_;
   WinogradGrid grid_;
   int64_t panels_;  // of c
-  int64_t block_;   // tiles; the same for any number of threads, because it decides the order of additions
-  int64_t bytes_;
+  WinogradPlaces patches_, gradients_;
+  int64_t block_;           // tiles; the same for any number of threads, because it decides the order of additions
+  int64_t chunk_, chunks_;  // rows o of a task, and how many chunks there are
+  int64_t slots_, bytes_;
 };
 
 void check(const Convolution& c) {
@@ -335,7 +411,7 @@ size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, 
     case ConvolutionPass::backward_data:
       bytes = TiledProduct(TiledConvolution::backward_data(c), tile, threads).bytes();
       break;
-    case ConvolutionPass::backward_weight: bytes = WeightGradient(c, tile).bytes(); break;
+    case ConvolutionPass::backward_weight: bytes = WeightGradient(c, tile, threads).bytes(); break;
   }
   return static_cast<size_t>(bytes + kAlignment);
 }
@@ -357,7 +433,7 @@ void winograd_backward_data(const Convolution& c, int tile, const float* dy, con
 void winograd_backward_weight(const Convolution& c, int tile, const float* x, const float* dy, float* dweight,
                               std::span<std::byte> workspace, ThreadPool& pool) {
   check(c);
-  const WeightGradient gradient(c, tile);
+  const WeightGradient gradient(c, tile, pool.size());
   gradient.run(x, dy, dweight, aligned(workspace, gradient.bytes()), pool);
 }
 

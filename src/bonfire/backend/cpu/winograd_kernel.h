@@ -8,9 +8,10 @@
 // of tiles by channels times channels by channels, with 2.25 (m = 2) or 4 (m = 4) times fewer multiplications.
 //
 // Transformed numbers of some tiles lie as
-//   [position][channel / width][tile][channel % width],
+//   [tile / group][channel / width][position][tile % group][channel % width],
 // with width = lanes for the left operand of products, whose numbers are broadcast, and width = panel for the right one
-// and for products. So transforms store whole vectors, and nothing needs to be packed.
+// and for products. Transformed weights lie in the same way, with input channels for tiles. So transforms store whole
+// vectors to few pages of memory, and nothing needs to be packed.
 
 #include <cstdint>
 
@@ -20,24 +21,37 @@ namespace bonfire::cpu {
 
 // How transformed numbers lie in memory, in elements.
 struct WinogradPlaces {
-  int64_t position_stride;
-  int64_t block_stride;  // between blocks of `width` channels
-  int64_t width;
+  int64_t group;            // tiles
+  int64_t width;            // channels
+  int64_t position_stride;  // >= group * width
+  int64_t block_stride;     // between blocks of `width` channels
+  int64_t group_stride;
+
+  WinogradPlaces(int positions, int64_t group, int64_t channels, int64_t width);
+  int64_t size(int64_t tiles) const { return (tiles + group - 1) / group * group_stride; }
+  int64_t offset(int64_t tile) const { return tile / group * group_stride + tile % group * width; }
+};
+
+// Square of pixels of an image, some of which may lie outside it. Pixel (i, j) is number corner + i * row_stride + j *
+// pixel_stride; it lies inside for i in [top, bottom) and j in [left, right).
+struct WinogradPixels {
+  int64_t corner, row_stride, pixel_stride;
+  int top, bottom, left, right;
 };
 
 // What becomes of the products of one tile: out = activation(results + bias + residual).
 struct WinogradResult {
   const float* products;  // of the tile: position p, channel j is products[p * position_stride + j]
   int64_t position_stride;
-  int channels;          // <= panel
-  const int64_t* pixel;  // [m * m]: offsets into out and residual; -1 for pixels outside the image
+  int channels;  // <= panel
+  WinogradPixels pixels;
   float* out;
   const float* bias;      // [channels] or null
   const float* residual;  // or null
   bool relu;
 };
 
-inline constexpr int kMaxWinogradPatch = 6;  // n
+inline constexpr int kMaxWinogradLanes = 16;
 
 struct WinogradKernel {
   int tile;   // m
@@ -45,23 +59,27 @@ struct WinogradKernel {
   int panel;  // columns of a right operand that are multiplied together
   int rows;   // most rows of a product that are summed together
 
-  // A patch: pixels [n * n] point to `channels` numbers each.
-  void (*transform_patch)(const float* const* pixels, int64_t channels, float* to, const WinogradPlaces& places);
-  // The gradient of a tile's results: pixels [m * m].
-  void (*transform_gradient)(const float* const* pixels, int64_t channels, float* to, const WinogradPlaces& places);
+  // A patch of n x n pixels of `channels` numbers each.
+  void (*transform_patch)(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
+                          const WinogradPlaces& places);
+  // The gradient of a tile's m x m results.
+  void (*transform_gradient)(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
+                             const WinogradPlaces& places);
   // Weights of one input channel and up to `lanes` output channels: taps [9] point to `channels` numbers each. Position
   // p goes to to[p * position_stride].
   void (*transform_weights)(const float* const* taps, int channels, float* to, int64_t position_stride);
   // Copies numbers [rows][columns], row_stride apart, to [columns][rows], rows `to_stride` apart.
   void (*transpose)(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride);
 
-  // out[tile * panel + j] = sum over k of left(tile, k) * right[k * panel + j] for j < cols rounded up to whole
-  // vectors. left(tile, k) is left[k / lanes * left_stride + tile * lanes + k % lanes].
-  void (*multiply)(int64_t tiles, int cols, int64_t k, const float* left, int64_t left_stride, const float* right,
-                   float* out);
-  // out[r * panel + j] (+)= sum over tiles of left(tile, r) * right[tile * panel + j], for r < channels.
-  void (*multiply_over_tiles)(int64_t channels, int cols, int64_t tiles, const float* left, int64_t left_stride,
-                              const float* right, float* out, bool add);
+  // One position of a group of tiles: out[tile * panel + j] (+)= sum over k of left(tile, k) * right[k * panel + j],
+  // for j < cols rounded up to whole vectors. left(tile, k) is left[k / lanes * left_stride + tile * lanes + k %
+  // lanes]. Adding gives the same bits as one longer sum.
+  void (*multiply)(int tiles, int cols, int64_t k, const float* left, int64_t left_stride, const float* right,
+                   float* out, bool add);
+  // One position of all tiles: out[r * panel + j] (+)= sum over tiles of left(tile, r) * right(tile, j), for r < rows.
+  void (*multiply_over_tiles)(int64_t rows, int cols, int64_t tiles, const float* left,
+                              const WinogradPlaces& left_places, const float* right, const WinogradPlaces& right_places,
+                              float* out, bool add);
 
   void (*finish)(const WinogradResult& result);
   // Sums over tiles of position p are sums[p * position_stride]; tap t goes to taps + t * tap_stride.

@@ -17,7 +17,7 @@ WinogradKernel winograd_table() {
   using Products = WinogradProducts<Isa>;
   using Transforms = WinogradTransforms<Isa, Tile>;
   using Lines = typename Transforms::Lines;
-  static_assert(Transforms::kPatch <= kMaxWinogradPatch);
+  static_assert(Products::kLanes <= kMaxWinogradLanes);
   return {.tile = Tile,
           .lanes = Products::kLanes,
           .panel = Products::kPanel,

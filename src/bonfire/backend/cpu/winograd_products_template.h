@@ -2,6 +2,7 @@
 // Products of transformed tiles, for winograd_kernel_template.h.
 
 #include "bonfire/backend/cpu/gemm_vector_template.h"
+#include "bonfire/backend/cpu/winograd_kernel.h"
 
 namespace bonfire::cpu {
 
@@ -63,20 +64,34 @@ struct WinogradProducts {
       }
   }
 
+  template <int Count>
+  [[gnu::always_inline]] static void prefetch(const float* data) {
+#pragma GCC unroll 16
+    for (int i = 0; i < Count; i += 16) __builtin_prefetch(data + i);
+  }
+
   struct OverChannels {
     int64_t k;
     const float* left;
-    int64_t left_stride;
+    int64_t left_stride;  // between blocks of channels
     const float* right;
     float* out;
+    bool add;
 
     template <int Rows, int Vectors>
     void run() const {
       Vector sum[Rows][Vectors] = {};
+      if (add) {
+#pragma GCC unroll 32
+        for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < Vectors; ++v) sum[r][v] = G::template load<Vector>(out + r * kPanel + v * kLanes);
+      }
       const float* numbers = left;
       const float* columns = right;
       int64_t done = 0;
       for (; done + kLanes <= k; done += kLanes, numbers += left_stride, columns += kLanes * kPanel) {
+        prefetch<Rows * kLanes>(numbers + 2 * left_stride);
         if constexpr (Isa::a_by_lane)
           add_lanes<Rows, Vectors>(numbers, columns, sum);
         else
@@ -90,14 +105,21 @@ struct WinogradProducts {
   struct OverTiles {
     int64_t tiles;
     const float* left;
+    int64_t left_stride;  // between groups
     const float* right;
+    int64_t right_stride, group;
     float* out;
     bool add;
 
     template <int Rows, int Vectors>
     void run() const {
       Vector sum[Rows][Vectors] = {};
-      add_steps<Rows, Vectors, 1, kLanes>(tiles, left, right, sum);
+      const float* numbers = left;
+      const float* columns = right;
+      for (int64_t done = 0; done < tiles; done += group, numbers += left_stride, columns += right_stride) {
+        prefetch<16 * kLanes>(numbers + left_stride);
+        add_steps<Rows, Vectors, 1, kLanes>(tiles - done < group ? tiles - done : group, numbers, columns, sum);
+      }
       store<Rows, Vectors>(sum, out, add);
     }
   };
@@ -121,23 +143,20 @@ struct WinogradProducts {
     }
   }
 
-  static void multiply(int64_t tiles, int cols, int64_t k, const float* left, int64_t left_stride, const float* right,
-                       float* out) {
-    const int64_t groups = (tiles + kRows - 1) / kRows;
-    for (int64_t group = 0; group < groups; ++group) {  // of about as many rows each
-      const int64_t first = tiles * group / groups, end = tiles * (group + 1) / groups;
-      run<kRows>(static_cast<int>(end - first), cols,
-                 OverChannels{k, left + first * kLanes, left_stride, right, out + first * kPanel});
-    }
+  static void multiply(int tiles, int cols, int64_t k, const float* left, int64_t left_stride, const float* right,
+                       float* out, bool add) {
+    run<kRows>(tiles, cols, OverChannels{k, left, left_stride, right, out, add});
   }
 
-  static void multiply_over_tiles(int64_t channels, int cols, int64_t tiles, const float* left, int64_t left_stride,
-                                  const float* right, float* out, bool add) {
+  static void multiply_over_tiles(int64_t rows, int cols, int64_t tiles, const float* left,
+                                  const WinogradPlaces& left_places, const float* right,
+                                  const WinogradPlaces& right_places, float* out, bool add) {
     constexpr int kMost = Isa::channel_rows;
     static_assert(kLanes % kMost == 0);
-    for (int64_t r = 0; r < channels; r += kMost)
-      run<kMost>(static_cast<int>(channels - r < kMost ? channels - r : kMost), cols,
-                 OverTiles{tiles, left + r / kLanes * left_stride + r % kLanes, right, out + r * kPanel, add});
+    for (int64_t r = 0; r < rows; r += kMost)
+      run<kMost>(static_cast<int>(rows - r < kMost ? rows - r : kMost), cols,
+                 OverTiles{tiles, left + r / kLanes * left_places.block_stride + r % kLanes, left_places.group_stride,
+                           right, right_places.group_stride, right_places.group, out + r * kPanel, add});
   }
 };
 

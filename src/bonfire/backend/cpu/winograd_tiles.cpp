@@ -2,25 +2,31 @@
 
 namespace bonfire::cpu {
 
-void pixel_offsets(const WinogradImage& image, int64_t n, int64_t top, int64_t left, int side, int64_t* offset) {
-  const int64_t row_stride = image.width * image.channels;
-  int64_t row = (n * image.height + top) * row_stride + left * image.channels;
-  for (int i = 0; i < side; ++i, row += row_stride) {
-    const bool row_inside = top + i >= 0 && top + i < image.height;
-    for (int j = 0; j < side; ++j) {
-      const bool inside = row_inside && left + j >= 0 && left + j < image.width;
-      *offset++ = inside ? row + j * image.channels : -1;
-    }
-  }
+// Positions of a tile are stored together; if their distance were a multiple of many lines, they would share the few
+// lines of the first-level cache that such addresses can lie in.
+WinogradPlaces::WinogradPlaces(int positions, int64_t group, int64_t channels, int64_t width)
+    : group(group), width(width), position_stride(group * width) {
+  constexpr int64_t kLine = 64 / sizeof(float);  // elements
+  if (position_stride % (8 * kLine) == 0) position_stride += kLine;
+  block_stride = positions * position_stride;
+  group_stride = (channels + width - 1) / width * block_stride;
 }
 
-// Positions are stored together, so their distance must not be a multiple of a page: they would share the few lines of
-// the first-level cache that such addresses can lie in.
-WinogradRoom::WinogradRoom(int64_t tiles, int64_t channels, int64_t width) : blocks((channels + width - 1) / width) {
-  constexpr int64_t kPage = 4096 / sizeof(float), kLine = 64 / sizeof(float);  // elements
-  const int64_t size = blocks * tiles * width;
-  places = {
-      .position_stride = (size + kPage - 1) / kPage * kPage + kLine, .block_stride = tiles * width, .width = width};
+WinogradPixels WinogradImage::pixels(int64_t n, int64_t y, int64_t x, int side) const {
+  auto inside = [side](int64_t position) { return static_cast<int>(std::clamp<int64_t>(position, 0, side)); };
+  return {.corner = ((n * height + y) * width + x) * channels,
+          .row_stride = width * channels,
+          .pixel_stride = channels,
+          .top = inside(-y),
+          .bottom = inside(height - y),
+          .left = inside(-x),
+          .right = inside(width - x)};
+}
+
+void WinogradSource::run(int64_t first, int64_t end, int64_t slot, float* to, const WinogradPlaces& places) const {
+  for (int64_t index = first; index < end; ++index, ++slot)
+    transform(data, image.pixels(grid.image(index), grid.top(index) + shift_y, grid.left(index) + shift_x, side),
+              image.channels, to + places.offset(slot), places);
 }
 
 }  // namespace bonfire::cpu

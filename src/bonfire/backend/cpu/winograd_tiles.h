@@ -1,6 +1,7 @@
 #pragma once
-// How an image is cut into tiles of Winograd's algorithm, and memory for transformed tiles. Private to backend/cpu.
+// How an image is cut into tiles of Winograd's algorithm. Private to backend/cpu.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "bonfire/backend/cpu/winograd_kernel.h"
@@ -10,6 +11,9 @@ namespace bonfire::cpu {
 // An image [batch, height, width, channels].
 struct WinogradImage {
   int64_t batch, height, width, channels;
+
+  // side x side pixels of image n from (top, left), which may lie outside.
+  WinogradPixels pixels(int64_t n, int64_t top, int64_t left, int side) const;
 };
 
 // Tiles that cover an image of results, numbered (n, row, column).
@@ -29,16 +33,17 @@ struct WinogradGrid {
   int64_t left(int64_t index) const { return index % cols * tile; }
 };
 
-// Offsets of side x side pixels, the first of them at (top, left), which may lie outside; -1 for those that do.
-void pixel_offsets(const WinogradImage& image, int64_t n, int64_t top, int64_t left, int side, int64_t* offset);
+// Transforms what tiles of a grid see in an image.
+struct WinogradSource {
+  const WinogradImage& image;
+  const WinogradGrid& grid;
+  const float* data;
+  int64_t shift_y, shift_x;  // from a tile's first result to the first pixel it sees
+  int side;                  // pixels that it sees
+  void (*transform)(const float*, const WinogradPixels&, int64_t, float*, const WinogradPlaces&);
 
-// Room for `tiles` transformed tiles of `channels` channels.
-struct WinogradRoom {
-  int64_t blocks;
-  WinogradPlaces places;
-
-  WinogradRoom(int64_t tiles, int64_t channels, int64_t width);
-  int64_t size(int positions) const { return positions * places.position_stride; }  // elements
+  // Tiles [first, end) of the grid, as those numbered from `slot` in `to`.
+  void run(int64_t first, int64_t end, int64_t slot, float* to, const WinogradPlaces& places) const;
 };
 
 }  // namespace bonfire::cpu

@@ -55,22 +55,43 @@ struct WinogradTransforms {
 
   // Pixels of an image -> transformed numbers, for all channels.
   template <class Line>
-  static void spread(const float* const* pixels, int64_t channels, float* to, const WinogradPlaces& places) {
-    constexpr int kIn = Line::kIn, kOut = Line::kOut;
+  static void spread(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
+                     const WinogradPlaces& places) {
+    constexpr int kIn = Line::kIn;
+    const WinogradPixels at = pixels;
+    const float* corner = image + at.corner;
+    const bool inside = at.top == 0 && at.left == 0 && at.bottom == kIn && at.right == kIn;
     int64_t in_block = 0;
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      auto put = [&](int i, int j, const Vector& value) {
-        G::store(to + in_block + (i * kOut + j) * places.position_stride, value);
-      };
-      if (c + kLanes <= channels) {
-        transform<Line>([&](int i, int j) { return load(pixels[i * kIn + j] + c); }, put);
+    for (int64_t c = 0; c < channels; c += kLanes, corner += kLanes) {
+      if (inside && c + kLanes <= channels) {
+        spread_vector<Line>(corner, at.row_stride, at.pixel_stride, to + in_block, places.position_stride);
       } else {
-        const int count = static_cast<int>(channels - c);
-        transform<Line>([&](int i, int j) { return load_part(pixels[i * kIn + j] + c, count); }, put);
+        alignas(64) float square[kIn * kIn * kLanes];
+        copy_inside<kIn>(at, corner, static_cast<int>(channels - c < kLanes ? channels - c : kLanes), square);
+        spread_vector<Line>(square, kIn * kLanes, kLanes, to + in_block, places.position_stride);
       }
       in_block += kLanes;
       if (in_block == places.width) in_block = 0, to += places.block_stride;
     }
+  }
+
+  // `count` channels of a square of pixels, zero for pixels outside the image.
+  template <int Side>
+  [[gnu::always_inline]] static void copy_inside(const WinogradPixels& at, const float* corner, int count, float* to) {
+    for (int i = 0; i < Side * Side; ++i) G::store(to + i * kLanes, Vector{});
+    for (int i = at.top; i < at.bottom; ++i)
+      for (int j = at.left; j < at.right; ++j) {
+        const float* pixel = corner + i * at.row_stride + j * at.pixel_stride;
+        G::store(to + (i * Side + j) * kLanes, count == kLanes ? load(pixel) : load_part(pixel, count));
+      }
+  }
+
+  template <class Line>
+  [[gnu::always_inline]] static void spread_vector(const float* corner, int64_t row_stride, int64_t pixel_stride,
+                                                   float* to, int64_t position_stride) {
+    transform<Line>(
+        [&](int i, int j) { return load(corner + i * row_stride + j * pixel_stride); },
+        [&](int i, int j, const Vector& value) { G::store(to + (i * Line::kOut + j) * position_stride, value); });
   }
 
   static void transform_weights(const float* const* taps, int channels, float* to, int64_t position_stride) {
@@ -82,6 +103,7 @@ struct WinogradTransforms {
   }
 
   static void transpose(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride) {
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(from + r * row_stride + columns);  // often what comes next
     for (int r = 0; r < rows; r += 4)
       for (int c = 0; c < columns; c += 4) {
         const float* corner = from + r * row_stride + c;
@@ -107,29 +129,29 @@ struct WinogradTransforms {
     G::store(to + 3 * to_stride, Quad(__builtin_shufflevector(high01, high23, 2, 3, 6, 7)));
   }
 
-  static void finish(const WinogradResult& r) {
+  static void finish(const WinogradResult& result) {
+    const WinogradResult r = result;
+    const WinogradPixels& at = r.pixels;
     for (int c = 0; c < r.channels; c += kLanes) {
       const int count = r.channels - c < kLanes ? r.channels - c : kLanes;
-      const bool whole = count == kLanes;
-      Vector bias{};
-      if (r.bias) bias = whole ? load(r.bias + c) : load_part(r.bias + c, count);
-      auto put = [&](int i, int j, Vector value) {
-        const int64_t pixel = r.pixel[i * Tile + j];
-        if (pixel < 0) return;
-        value += bias;
-        if (r.residual) {
-          const float* residual = r.residual + pixel + c;
-          value += whole ? load(residual) : load_part(residual, count);
-        }
-        if (r.relu) value = value < 0.0F ? Vector{} : value;  // NaN passes through
-        if (whole)
-          G::store(r.out + pixel + c, value);
-        else
-          store_part(r.out + pixel + c, count, value);
-      };
+      Vector bias{}, value[Tile][Tile];
+      if (r.bias) bias = count == kLanes ? load(r.bias + c) : load_part(r.bias + c, count);
       transform<typename Lines::Result>(
-          [&](int i, int j) { return load(r.products + c + (i * kPatch + j) * r.position_stride); }, put);
+          [&](int i, int j) { return load(r.products + c + (i * kPatch + j) * r.position_stride); },
+          [&](int i, int j, const Vector& sum) { value[i][j] = sum; });
+      for (int i = 0; i < at.bottom; ++i)
+        for (int j = 0; j < at.right; ++j)
+          finish_pixel(r, at.corner + i * at.row_stride + j * at.pixel_stride + c, count, value[i][j] + bias);
     }
+  }
+
+  [[gnu::always_inline]] static void finish_pixel(const WinogradResult& r, int64_t at, int count, Vector value) {
+    if (r.residual) value += count == kLanes ? load(r.residual + at) : load_part(r.residual + at, count);
+    if (r.relu) value = value < 0.0F ? Vector{} : value;  // NaN passes through
+    if (count == kLanes)
+      G::store(r.out + at, value);
+    else
+      store_part(r.out + at, count, value);
   }
 
   static void finish_weights(const float* sums, int64_t position_stride, int channels, float* taps,
