@@ -113,13 +113,15 @@ std::vector<std::byte> workspace_for(const Convolution& c, ConvolutionPass pass,
 }
 
 Array forward(const Convolution& c, const Array& x, const Array& weight, const Array* bias, Activation activation,
-              ThreadPool& pool) {
+              ThreadPool& pool, const Array* residual = nullptr) {
   Array y = y_of(c);
   auto memory = y.to_memory(c.type, c.channels_last);
   auto workspace = workspace_for(c, ConvolutionPass::forward, pool);
   const auto bias_memory = bias ? bias->to_memory(c.type, false) : std::vector<std::byte>();
+  const auto residual_memory = residual ? residual->to_memory(c.type, c.channels_last) : std::vector<std::byte>();
   convolution_forward(c, x.to_memory(c.type, c.channels_last).data(), weight.to_memory(c.type, c.channels_last).data(),
-                      bias ? bias_memory.data() : nullptr, activation, memory.data(), workspace, pool);
+                      bias ? bias_memory.data() : nullptr, activation, memory.data(), workspace, pool,
+                      residual ? residual_memory.data() : nullptr);
   y.from_memory(memory, c.type, c.channels_last);
   return y;
 }
@@ -147,20 +149,22 @@ Array backward_weight(const Convolution& c, const Array& x, const Array& dy, con
   return dweight;
 }
 
-// Compares all three passes with plain loops in f64. `pick` decides bias, activation and accumulation.
+// Compares all three passes with plain loops in f64. `pick` decides bias, activation, and accumulation or residual.
 void expect_right(const Convolution& c, uint32_t pick, int threads = 1) {
   ThreadPool pool(threads);
   const Array x = x_of(c), weight = weight_of(c), dy = y_of(c);
   const Array bias(1, c.out_channels, 1, 1, c.type, 4);
   const bool with_bias = pick & 1, relu = pick & 2, accumulate = pick & 4;
+  const Array* residual = accumulate && !is_depthwise(c) ? &dy : nullptr;
 
-  Array y = zeros_like(dy), y_size = y, dx = x, dx_size = x, dweight = weight, dweight_size = weight;
+  Array y = residual ? *residual : zeros_like(dy), y_size = zeros_like(dy), dx = x, dx_size = x, dweight = weight,
+        dweight_size = weight;
   if (!accumulate) dx = dx_size = zeros_like(x), dweight = dweight_size = zeros_like(weight);
   for (double& size : dx_size.numbers) size = std::abs(size);
   for (double& size : dweight_size.numbers) size = std::abs(size);
   if (with_bias)
     for (int64_t i = 0; i < static_cast<int64_t>(y.numbers.size()); ++i)
-      y.numbers[i] = bias.numbers[i / (y.h * y.w) % y.c];
+      y.numbers[i] += bias.numbers[i / (y.h * y.w) % y.c];
   each_product(c, [&](int64_t n, int64_t o, int64_t oy, int64_t ox, int64_t i, int64_t r, int64_t s, int64_t channel,
                       int64_t iy, int64_t ix) {
     const double in = x.at(n, channel, iy, ix), w = weight.at(o, i, r, s), out = dy.at(n, o, oy, ox);
@@ -175,8 +179,9 @@ void expect_right(const Convolution& c, uint32_t pick, int threads = 1) {
     for (double& number : y.numbers) number = std::max(number, 0.0);
 
   const std::string what = describe(c);
-  expect_near(forward(c, x, weight, with_bias ? &bias : nullptr, relu ? Activation::relu : Activation::none, pool), y,
-              y_size, c.type, c.type, "forward " + what);
+  const Activation activation = relu ? Activation::relu : Activation::none;
+  expect_near(forward(c, x, weight, with_bias ? &bias : nullptr, activation, pool, residual), y, y_size, c.type, c.type,
+              "forward " + what);
   expect_near(backward_data(c, dy, weight, x, accumulate, pool), dx, dx_size, c.type, c.type, "dx " + what);
   expect_near(backward_weight(c, x, dy, weight, accumulate, pool), dweight, dweight_size, c.type, c.weight_gradient,
               "dweight " + what);

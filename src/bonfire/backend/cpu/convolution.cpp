@@ -81,7 +81,7 @@ void ConvolutionJob::set_fused(const GraphNode& node) {
   if (node.attributes.flag("has_bias")) bias = next++;
   if (node.attributes.flag("has_residual")) residual = next;
   narrow_bias = bias >= 0 && node.inputs[bias].spec().dtype != convolution.type;
-  later_residual = residual >= 0 && tile == 0;
+  later_residual = residual >= 0 && tile == 0 && is_depthwise(convolution);
   int64_t wanted = node.attributes.integer("activation");
   if (!later_residual && wanted == static_cast<int64_t>(F::relu)) {
     activation = Activation::relu;
@@ -121,7 +121,7 @@ void convolve(const ConvolutionJob& job, const ConvolutionOperands& at, const Ru
   switch (job.pass) {
     case ConvolutionPass::forward:
       return convolution_forward(job.convolution, at.first, at.second, at.bias, job.activation, at.result, workspace,
-                                 *run.threads);
+                                 *run.threads, job.later_residual ? nullptr : at.residual);
     case ConvolutionPass::backward_data:
       return convolution_backward_data(job.convolution, at.first, at.second, false, at.result, workspace, *run.threads);
     case ConvolutionPass::backward_weight:

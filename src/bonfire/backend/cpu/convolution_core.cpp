@@ -46,6 +46,9 @@ T* at(T* base, int64_t offset) {
 void* at(void* base, int64_t offset, DType type) {
   return at(static_cast<char*>(base), offset * static_cast<int64_t>(size_of(type)));
 }
+const void* at(const void* base, int64_t offset, DType type) {
+  return at(static_cast<const char*>(base), offset * static_cast<int64_t>(size_of(type)));
+}
 
 template <class Element>
 using SumOf = std::conditional_t<std::is_same_v<Element, double>, double, float>;
@@ -105,6 +108,7 @@ struct Forward {
   const Acc* bias = nullptr;
   Activation activation = Activation::none;
   void* y = nullptr;
+  const void* residual = nullptr;
 
   template <class Body>
   void each_product(const Convolution& c, const Body& body) const {
@@ -119,7 +123,8 @@ struct Forward {
       Product<Acc> product{.k = grid.patch_size(),
                            .out = at(y, g * out_group * out.c, c.type),
                            .out_type = output_type(c.type),
-                           .activation = activation};
+                           .activation = activation,
+                           .residual = at(residual, g * out_group * out.c, c.type)};
       (c.channels_last ? product.col_bias : product.row_bias) = at(bias, g * out_group);
       with_patches<Element>(c.channels_last, *patches, weights, product, Axis{{c.batch, out.n}, {area, out.x}},
                             c.batch * area, Axis{{out_group, out.c}}, out_group, body);
@@ -233,8 +238,6 @@ struct BackwardWeight {
   }
 };
 
-bool is_depthwise(const Convolution& c) { return c.groups > 1 && c.groups == c.in_channels; }
-
 template <class Pass>
 size_t largest_workspace(const Convolution& c, const Pass& pass, int threads) {
   size_t bytes = 0;
@@ -287,6 +290,8 @@ auto by_type(DType type, const Body& body) {
 
 }  // namespace
 
+bool is_depthwise(const Convolution& c) { return c.groups > 1 && c.groups == c.in_channels; }
+
 int64_t Convolution::out_height() const {
   return out_extent(in_height, kernel_height, stride_height, padding_height, dilation_height);
 }
@@ -308,12 +313,16 @@ size_t convolution_workspace(const Convolution& c, ConvolutionPass pass, int thr
 }
 
 void convolution_forward(const Convolution& c, const void* x, const void* weight, const void* bias,
-                         Activation activation, void* y, std::span<std::byte> workspace, ThreadPool& pool) {
+                         Activation activation, void* y, std::span<std::byte> workspace, ThreadPool& pool,
+                         const void* residual) {
   check(c);
+  BONFIRE_CHECK(residual == nullptr || !is_depthwise(c));
   if (is_depthwise(c)) return depthwise_forward(c, x, weight, bias, activation, y, workspace, pool);
   by_type(c.type, [&]<class Element>(Element) {
     auto* wide = wide_bias<Element>(c, bias, workspace);
-    run(c, Forward<Element>{static_cast<const Element*>(x), static_cast<const Element*>(weight), wide, activation, y},
+    run(c,
+        Forward<Element>{static_cast<const Element*>(x), static_cast<const Element*>(weight), wide, activation, y,
+                         residual},
         workspace, pool);
   });
 }

@@ -45,9 +45,14 @@ enum class ConvolutionPass : uint8_t { forward, backward_data, backward_weight }
 // Bytes of workspace for a pool of `threads`.
 size_t convolution_workspace(const Convolution& c, ConvolutionPass pass, int threads);
 
-// y = activation(x * weight + bias); bias [out_channels] may be null.
+// Every channel is a group of its own. Such convolutions are no products, and add no residual.
+bool is_depthwise(const Convolution& c);
+
+// y = activation(x * weight + bias + residual); bias [out_channels] and residual (as y, not overlapping it) may be
+// null.
 void convolution_forward(const Convolution& c, const void* x, const void* weight, const void* bias,
-                         Activation activation, void* y, std::span<std::byte> workspace, ThreadPool& pool);
+                         Activation activation, void* y, std::span<std::byte> workspace, ThreadPool& pool,
+                         const void* residual = nullptr);
 
 // dx = gradient by x (dx += with accumulate).
 void convolution_backward_data(const Convolution& c, const void* dy, const void* weight, bool accumulate, void* dx,

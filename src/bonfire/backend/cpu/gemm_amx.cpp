@@ -2,13 +2,19 @@
 // of steps with 16 lanes of B each, or 16 x 16 sums. Two of A times two of B keep four sums busy, so that every load
 // serves two products.
 
+#include "bonfire/backend/cpu/gemm_avx512_template.h"
+#include "bonfire/backend/cpu/gemm_finish_template.h"
 #include "bonfire/backend/cpu/gemm_pack_bf16_template.h"
 
 namespace bonfire::cpu {
 
 namespace {
 
-struct Isa {};
+// Of finished tiles.
+struct Isa : MaskedBf16Rows<Isa> {
+  using Scalar = float;
+  static constexpr int bytes = 64, mr = 1, vectors = 1;
+};
 
 constexpr int kTile = 16;   // rows, and columns of sums
 constexpr int kSteps = 32;  // of K, in a tile of A or B
@@ -94,6 +100,7 @@ Bf16Kernel gemm_kernel_amx() {
   kernel.block_b = 256;
   kernel.ask_ahead = false;
   kernel.multiply = &multiply;
+  kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &PackBf16<Isa>::pack;
   kernel.begin = &begin;
   kernel.end = &end;

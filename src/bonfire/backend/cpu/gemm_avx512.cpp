@@ -1,3 +1,4 @@
+#include "bonfire/backend/cpu/gemm_avx512_template.h"
 #include "bonfire/backend/cpu/gemm_kernel_template.h"
 
 namespace bonfire::cpu {
@@ -6,7 +7,7 @@ namespace {
 
 // 32 registers: 28 sums, 2 of B, 2 for numbers of A.
 template <class T>
-struct Isa {
+struct Isa : MaskedRows<Isa<T>, T> {
   using Scalar = T;
   static constexpr int bytes = 64;
   static constexpr int mr = 14;

@@ -1,12 +1,18 @@
 // Products of bf16 with vdpbf16ps: each word of a vector of sums gains the product of two pairs.
 
+#include "bonfire/backend/cpu/gemm_avx512_template.h"
+#include "bonfire/backend/cpu/gemm_finish_template.h"
 #include "bonfire/backend/cpu/gemm_pack_bf16_template.h"
 
 namespace bonfire::cpu {
 
 namespace {
 
-struct Isa {};
+// Of finished tiles.
+struct Isa : MaskedBf16Rows<Isa> {
+  using Scalar = float;
+  static constexpr int bytes = 64, mr = 1, vectors = 1;
+};
 
 // 32 registers: 28 sums, 2 of B, 2 for pairs of A.
 constexpr int kMr = 14, kVectors = 2, kLanes = 16;
@@ -66,6 +72,7 @@ Bf16Kernel gemm_kernel_avx512bf16() {
   kernel.block_a = 224;
   kernel.block_b = 256;
   kernel.multiply = &multiply<>;
+  kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &PackBf16<Isa>::pack;
   return kernel;
 }

@@ -335,7 +335,7 @@ class Multiplication {
     finish(slot, area, tile, sums, kernel_.nr, add, slice.last);
   }
 
-  bool has_epilogue() const { return p_.row_bias || p_.col_bias || p_.activation != Activation::none; }
+  bool has_epilogue() const { return p_.row_bias || p_.col_bias || p_.residual || p_.activation != Activation::none; }
 
   void finish(const Slot<Acc, Packed>& slot, const Area& area, const Tile& tile, const Acc* sums, int64_t stride,
               bool add, bool epilogue) const {
@@ -350,6 +350,7 @@ class Multiplication {
             .add = add,
             .row_bias = epilogue && p_.row_bias ? p_.row_bias + area.i + tile.i : nullptr,
             .col_bias = epilogue && p_.col_bias ? p_.col_bias + area.j + tile.j : nullptr,
+            .residual = epilogue ? p_.residual : nullptr,
             .activation = epilogue ? p_.activation : Activation::none});
   }
 
@@ -386,6 +387,7 @@ class Multiplication {
               .add = p_.add,
               .row_bias = p_.row_bias ? p_.row_bias + i : nullptr,
               .col_bias = p_.col_bias ? p_.col_bias + j : nullptr,
+              .residual = p_.residual,
               .activation = p_.activation});
     });
   }

@@ -2,7 +2,7 @@
 // Blocked matrix products over operands and results that need not be matrices in memory: the core under gemm.h and
 // convolution_core.h. Private to backend/cpu.
 //
-// out(i, j) = activation(sum over k of A(i, k) * B(k, j) + bias (+ out(i, j)))
+// out(i, j) = activation(sum over k of A(i, k) * B(k, j) + bias + residual(i, j) (+ out(i, j)))
 //
 // An operand is a PanelSource: it writes any block of itself as packed panels (gemm_kernel.h), so a convolution packs
 // image patches straight into panels and never holds them all. The result is any array whose elements have separable
@@ -118,6 +118,7 @@ struct Product {
   const Acc* row_bias = nullptr;  // [m]
   const Acc* col_bias = nullptr;  // [n]
   Activation activation = Activation::none;
+  const void* residual = nullptr;  // type and addresses as out; must not overlap it
 };
 
 // Bytes that multiply() needs on a pool of `threads`; data pointers are not looked at.

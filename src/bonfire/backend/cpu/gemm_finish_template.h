@@ -68,13 +68,15 @@ struct GemmFinish {
     }
   }
 
-  template <class Out>
+  // `old` and `residual` are read only where the tile wants them.
+  template <class Old>
   [[gnu::always_inline]] static Vector finished(const FinishTile<Scalar>& t, int r, int c, const Scalar* tile,
-                                                const Out* old) {
+                                                const Old& old, const Old& residual) {
     Vector value = G::template load<Vector>(tile + c);
-    if (t.add) value += G::template load<Vector>(old);
+    if (t.add) value += old();
     if (t.row_bias) value += t.row_bias[r];
     if (t.col_bias) value += G::template load<Vector>(t.col_bias + c);
+    if (t.residual) value += residual();
     if (t.activation == Activation::relu) {
       // Written so that NaN passes through.
       value = value < Scalar(0) ? Vector{} : value;
@@ -85,32 +87,86 @@ struct GemmFinish {
   }
 
   [[gnu::always_inline]] static void narrow(Scalar* to, const Vector& value) { G::store(to, value); }
-  [[gnu::always_inline]] static void narrow(uint16_t* to, const Vector& value) { store_bf16(to, value); }
+  [[gnu::always_inline]] static void narrow(uint16_t* to, const Vector& value) {
+    if constexpr (requires { Isa::narrow(value); }) {
+      const auto half = Isa::narrow(value);
+      __builtin_memcpy(to, &half, sizeof half);
+    } else {
+      store_bf16(to, value);
+    }
+  }
+
+  // The first `count` numbers of a vector, the rest zero.
+  struct Start {
+    int count;
+    template <class Out>
+    [[gnu::always_inline]] Vector load(const Out* from) const {
+      if constexpr (requires { Isa::load_start(from, count); }) {
+        return Isa::load_start(from, count);
+      } else {
+        Out part[kLanes] = {};
+        copy_start(from, count, part);
+        return G::template load<Vector>(part);
+      }
+    }
+    template <class Out>
+    [[gnu::always_inline]] void store(const Vector& value, Out* to) const {
+      if constexpr (requires { Isa::store_start(to, count, value); }) {
+        Isa::store_start(to, count, value);
+      } else {
+        Out part[kLanes];
+        narrow(part, value);
+        copy_start(part, count, to);
+      }
+    }
+  };
+
+  // A row whose columns are neighbours in memory; `out` and `residual` are its first column.
+  template <class Out>
+  [[gnu::always_inline]] static void finish_row(const FinishTile<Scalar>& t, int r, Out* out, const Out* residual) {
+    const Scalar* tile = t.tile + r * t.tile_stride;
+    int c = 0;
+    for (; c + kLanes <= t.cols; c += kLanes) {
+      auto reader = [&](const Out* from) { return [=] { return G::template load<Vector>(from + c); }; };
+      narrow(out + c, finished(t, r, c, tile, reader(out), reader(residual)));
+    }
+    if (c < t.cols) {
+      const Start start{t.cols - c};
+      auto reader = [&](const Out* from) { return [=] { return start.load(from + c); }; };
+      start.store(finished(t, r, c, tile, reader(out), reader(residual)), out + c);
+    }
+  }
+
+  // A row whose columns lie apart: through copies.
+  template <class Out>
+  static void finish_scattered(const FinishTile<Scalar>& t, int r, Out* out, const Out* residual) {
+    const Scalar* tile = t.tile + r * t.tile_stride;
+    for (int c = 0; c < t.cols; c += kLanes) {
+      const int count = t.cols - c < kLanes ? t.cols - c : kLanes;
+      auto reader = [&](const Out* from) {
+        return [=, &t] {
+          Out part[kLanes] = {};
+          for (int i = 0; i < count; ++i) part[i] = from[t.col_offset[c + i]];
+          return G::template load<Vector>(part);
+        };
+      };
+      Out part[kLanes];
+      narrow(part, finished(t, r, c, tile, reader(out), reader(residual)));
+      for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
+    }
+  }
 
   template <class Out>
   static void finish_as(const FinishTile<Scalar>& t) {
-    bool adjacent = t.col_offset[t.cols - 1] - t.col_offset[0] == t.cols - 1;
-    int whole = adjacent ? t.cols / kLanes * kLanes : 0;
+    const int64_t first = t.col_offset[0];
+    const bool adjacent = t.col_offset[t.cols - 1] - first == t.cols - 1;
     for (int r = 0; r < t.rows; ++r) {
       Out* out = static_cast<Out*>(t.out) + t.row_offset[r];
-      const Scalar* tile = t.tile + r * t.tile_stride;
-      int c = 0;
-      for (; c < whole; c += kLanes) {
-        Out* to = out + t.col_offset[c];
-        narrow(to, finished(t, r, c, tile, to));
-      }
-      for (; c < t.cols; c += kLanes) {  // through a copy: the end of a row, or columns that are not adjacent
-        const int count = t.cols - c < kLanes ? t.cols - c : kLanes;
-        Out part[kLanes] = {};
-        if (t.add)
-          for (int i = 0; i < count; ++i) part[i] = out[t.col_offset[c + i]];
-        narrow(part, finished(t, r, c, tile, part));
-        if (adjacent) {
-          copy_start(part, count, out + t.col_offset[c]);
-        } else {
-          for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
-        }
-      }
+      const Out* residual = t.residual ? static_cast<const Out*>(t.residual) + t.row_offset[r] : nullptr;
+      if (adjacent)
+        finish_row(t, r, out + first, residual ? residual + first : nullptr);
+      else
+        finish_scattered(t, r, out, residual);
     }
   }
 

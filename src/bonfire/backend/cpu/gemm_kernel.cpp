@@ -23,7 +23,7 @@ const GemmKernels& avx512_kernels() {
 [[maybe_unused]] GemmKernels with_bf16(const GemmKernels& kernels, const Bf16Kernel& bf16) {
   GemmKernels both = kernels;
   both.bf16 = bf16;
-  both.bf16.finish = kernels.f32.finish;
+  if (both.bf16.finish == nullptr) both.bf16.finish = kernels.f32.finish;
   return both;
 }
 

@@ -44,7 +44,7 @@ struct PackPanels {
   Packed* panels;  // [lanes / width][steps(kc), width]
 };
 
-// The end of a tile: out = activation(tile + bias (+ out)), with out in f32, f64 or bf16.
+// The end of a tile: out = activation(tile + bias + residual (+ out)), with out in f32, f64 or bf16.
 template <class Acc>
 struct FinishTile {
   const Acc* tile;  // [rows, cols rounded up to whole vectors], rows tile_stride apart
@@ -57,6 +57,7 @@ struct FinishTile {
   bool add;                   // add to what out holds
   const Acc* row_bias;        // [rows] or null
   const Acc* col_bias;        // [cols rounded up to whole vectors] or null
+  const void* residual;       // as out, or null
   Activation activation;
 };
 
@@ -76,7 +77,7 @@ struct TileKernel {
   // vectors. Without groups, a(r, k) is a[k * mr + r] and b(k, j) is b[k * b_stride + j].
   void (*multiply)(int rows, int cols, int64_t kc, const Packed* a, const Packed* b, int64_t b_stride, Acc* c,
                    int64_t c_stride, bool add);
-  void (*finish)(const FinishTile<Acc>& tile);  // null in tables of bf16: as for f32
+  void (*finish)(const FinishTile<Acc>& tile);  // null: that of f32
 
   // Where not null, a thread calls these before its first and after its last multiply() of a task.
   void (*begin)() = nullptr;

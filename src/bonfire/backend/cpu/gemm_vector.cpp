@@ -34,6 +34,7 @@ void multiply_chunk(const VectorProduct<Acc>& p, const GemmKernel<Acc>& kernel, 
                  .add = p.add,
                  .row_bias = p.x_bias,
                  .col_bias = p.row_bias ? bias : nullptr,
+                 .residual = nullptr,
                  .activation = p.activation});
 }
 
