@@ -31,24 +31,33 @@ std::vector<double> numbers(const Bytes& bytes, const TensorSpec& spec) {
   return Tensor::from_bytes(bytes, spec).to_vector<double>();
 }
 
+// Memory as plans give it to kernels: aligned, and full of garbage.
+std::unique_ptr<Storage> garbage(size_t bytes) {
+  auto storage = std::make_unique<Storage>(Device{}, std::max<size_t>(1, bytes));
+  std::memset(storage->data(), static_cast<int>(kGarbage), storage->bytes());
+  return storage;
+}
+
 // All outputs of the node, row-major.
 std::vector<Bytes> run_candidate(const GraphNode& node, const Candidate& candidate, const std::vector<Bytes>& inputs,
                                  ThreadPool& threads) {
-  std::vector<Bytes> arranged, outputs, results;
+  std::vector<std::unique_ptr<Storage>> storages;
   std::vector<void*> in, out;
+  auto add = [&](const TensorSpec& spec, const Layout& layout) {
+    return storages.emplace_back(garbage(bytes_of(spec.shape, spec.dtype, layout)))->data();
+  };
   for (size_t i = 0; i < inputs.size(); ++i) {
     const TensorSpec& spec = node.inputs[i].spec();
-    arranged.emplace_back(inputs[i].size());
-    convert_layout(inputs[i].data(), {}, arranged[i].data(), candidate.input_layouts[i], spec.shape, spec.dtype);
+    in.push_back(add(spec, candidate.input_layouts[i]));
+    convert_layout(inputs[i].data(), {}, in[i], candidate.input_layouts[i], spec.shape, spec.dtype);
   }
-  for (const TensorSpec& spec : node.outputs) outputs.emplace_back(spec.bytes(), kGarbage);
-  for (Bytes& bytes : arranged) in.push_back(bytes.data());
-  for (Bytes& bytes : outputs) out.push_back(bytes.data());
-  Bytes workspace(candidate.workspace_bytes, kGarbage);
-  candidate.build()->run({in, out, workspace.data(), &threads, nullptr});
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    results.emplace_back(outputs[o].size());
-    convert_layout(outputs[o].data(), candidate.output_layouts[o], results[o].data(), {}, node.outputs[o].shape,
+  for (size_t o = 0; o < node.outputs.size(); ++o) out.push_back(add(node.outputs[o], candidate.output_layouts[o]));
+  std::unique_ptr<Storage> workspace = garbage(candidate.workspace_bytes);
+  candidate.build()->run({in, out, workspace->data(), &threads, nullptr});
+  std::vector<Bytes> results;
+  for (size_t o = 0; o < out.size(); ++o) {
+    results.emplace_back(node.outputs[o].bytes());
+    convert_layout(out[o], candidate.output_layouts[o], results[o].data(), {}, node.outputs[o].shape,
                    node.outputs[o].dtype);
   }
   return results;

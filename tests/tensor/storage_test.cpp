@@ -14,6 +14,7 @@ TEST(Layout, RowMajorIsTheDefault) {
 TEST(Layout, PrintsWhatItIs) {
   EXPECT_EQ(to_string(channels_last()), "channels_last");
   EXPECT_EQ(to_string(Layout{.order = {1, 0}, .block = 0}), "order[1, 0]");
+  EXPECT_EQ(to_string(Layout{.order = {}, .block = 16}), "row_major/16");
   EXPECT_EQ(to_string(Layout{.order = {0, 1, 2, 3}, .block = 16}), "order[0, 1, 2, 3]/16");
 }
 
@@ -45,6 +46,22 @@ TEST(Layout, ExtentsOfOneMakeLayoutsEqual) {
   EXPECT_TRUE(same_places({8, 512, 1, 1}, {}, channels_last()));
   EXPECT_TRUE(same_places({8, 1, 28, 28}, {}, channels_last()));
   EXPECT_FALSE(same_places({8, 2, 28, 28}, {}, channels_last()));
+}
+
+TEST(Layout, BlocksAreFilledWithZerosAndComeBack) {
+  Shape shape{2, 5, 1, 3};  // blocks of 4 channels: the second holds one
+  std::vector<float> values(30), back(30, -1);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i + 1);
+  Layout blocked{.order = {}, .block = 4};
+  std::vector<float> arranged(bytes_of(shape, DType::f32, blocked) / sizeof(float), -1);
+  ASSERT_EQ(arranged.size(), 48U);
+  convert_layout(values.data(), {}, arranged.data(), blocked, shape, DType::f32);
+  EXPECT_EQ(arranged[1], values[3]);    // channel 1 beside channel 0
+  EXPECT_EQ(arranged[4], values[1]);    // then the next column
+  EXPECT_EQ(arranged[12], values[12]);  // channel 4 begins the second block
+  EXPECT_EQ(arranged[13], 0);
+  convert_layout(arranged.data(), blocked, back.data(), {}, shape, DType::f32);
+  EXPECT_EQ(back, values);
 }
 
 }  // namespace

@@ -59,4 +59,9 @@ std::vector<std::string> offered_kernels(std::string_view op) {
   return {found->second.begin(), found->second.end()};
 }
 
+void forget_offered_kernels() {
+  std::lock_guard lock(forcing().mutex);
+  forcing().offered.clear();
+}
+
 }  // namespace bonfire

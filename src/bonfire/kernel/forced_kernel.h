@@ -34,7 +34,9 @@ std::string forced_kernel();  // the part in force; empty: none
 // Leaves the candidates that are forced, all of them when none is. candidates_for() calls it.
 std::vector<Candidate> forced_among(std::string_view op, std::vector<Candidate> candidates);
 
-// The names of all candidates that nodes of this op have been offered in this process, in order.
+// The names of all candidates that nodes of this op have been offered since the process began, or since they were
+// forgotten; in order.
 std::vector<std::string> offered_kernels(std::string_view op);
+void forget_offered_kernels();
 
 }  // namespace bonfire

@@ -15,7 +15,9 @@ Layout channels_last() { return {.order = {0, 2, 3, 1}}; }
 
 std::string to_string(const Layout& layout) {
   if (layout.row_major()) return "row_major";
-  std::string text = layout.order == channels_last().order ? "channels_last" : "order" + to_string(layout.order);
+  std::string text = layout.order.rank() == 0                ? "row_major"
+                     : layout.order == channels_last().order ? "channels_last"
+                                                             : "order" + to_string(layout.order);
   return layout.block == 0 ? text : text + "/" + std::to_string(layout.block);
 }
 
@@ -49,24 +51,53 @@ bool same_places(const Shape& shape, const Layout& a, const Layout& b) {
   return true;
 }
 
+namespace {
+
+// Where each element lies, in elements.
+class Places {
+ public:
+  Places(const Shape& shape, const Layout& layout) : block_(layout.block) {
+    Shape extents = shape;
+    if (block_ > 0) {  // [N, C / block, …, block] row-major: channels step over whole blocks
+      BONFIRE_CHECK(layout.order.rank() == 0, "layout {} is not known", to_string(layout));
+      extents[1] = (shape[1] + block_ - 1) / block_;
+      strides_ = row_major_strides(extents);
+      for (int i = 0; i < shape.rank(); ++i) strides_[i] *= block_;
+    } else {
+      strides_ = strides_of(shape, layout);
+    }
+  }
+  int64_t operator()(const Shape& index) const {
+    int64_t place = 0;
+    for (int i = 0; i < index.rank(); ++i) {
+      bool blocked = block_ > 0 && i == 1;
+      place += blocked ? index[i] / block_ * strides_[i] + index[i] % block_ : index[i] * strides_[i];
+    }
+    return place;
+  }
+
+ private:
+  int64_t block_;
+  Shape strides_;
+};
+
+}  // namespace
+
 void convert_layout(const void* source, const Layout& from, void* target, const Layout& to, const Shape& shape,
                     DType dtype) {
   size_t size = size_of(dtype);
   if (from == to) {
-    std::memcpy(target, source, bytes_of(shape, dtype));
+    std::memcpy(target, source, bytes_of(shape, dtype, to));
     return;
   }
-  Shape read = strides_of(shape, from), write = strides_of(shape, to), index = shape;
+  if (to.block > 0) std::memset(target, 0, bytes_of(shape, dtype, to));
+  Places read(shape, from), write(shape, to);
+  Shape index = shape;
   for (int i = 0; i < shape.rank(); ++i) index[i] = 0;
   const char* in = static_cast<const char*>(source);
   char* out = static_cast<char*>(target);
   for (int64_t n = shape.count(); n > 0; --n) {
-    int64_t at = 0, put = 0;
-    for (int i = 0; i < shape.rank(); ++i) {
-      at += index[i] * read[i];
-      put += index[i] * write[i];
-    }
-    std::memcpy(out + put * static_cast<int64_t>(size), in + at * static_cast<int64_t>(size), size);
+    std::memcpy(out + write(index) * static_cast<int64_t>(size), in + read(index) * static_cast<int64_t>(size), size);
     for (int i = shape.rank() - 1; i >= 0 && ++index[i] == shape[i]; --i) index[i] = 0;
   }
 }

@@ -57,7 +57,7 @@ size_t bytes_of(const Shape& shape, DType dtype, const Layout& layout = {});
 // Whether both put every element of the shape at the same place: extents of 1 make layouts equal that look different.
 bool same_places(const Shape& shape, const Layout& a, const Layout& b);
 
-// Rearranges elements in host memory from one dense layout to another.
+// Rearranges elements in host memory from one layout to another; a last block that is not full ends in zeros.
 void convert_layout(const void* source, const Layout& from, void* target, const Layout& to, const Shape& shape,
                     DType dtype);
 

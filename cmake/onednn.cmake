@@ -1,0 +1,20 @@
+# oneDNN, src/bonfire/backend/cpu/onednn_*.cpp: further CPU kernels on x86-64 where it is found (Debian's libdnnl-dev,
+# which wants ocl-icd-opencl-dev and opencl-headers too). On other processors its kernels are slower than ours.
+set(BONFIRE_HAVE_ONEDNN OFF)
+if(BONFIRE_ONEDNN STREQUAL "OFF")
+  bonfire_summary("oneDNN" "left out: BONFIRE_ONEDNN is OFF")
+elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  bonfire_summary("oneDNN" "left out: not on ${CMAKE_SYSTEM_PROCESSOR}")
+else()
+  find_package(OpenMP COMPONENTS CXX QUIET)
+  find_package(dnnl QUIET)
+  if(dnnl_FOUND AND OpenMP_CXX_FOUND)
+    set(BONFIRE_HAVE_ONEDNN ON)
+    bonfire_summary("oneDNN" "${dnnl_VERSION}")
+  elseif(BONFIRE_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "BONFIRE_ONEDNN is ON, but oneDNN or OpenMP was not found (libdnnl-dev, ocl-icd-opencl-dev, "
+                        "opencl-headers)")
+  else()
+    bonfire_summary("oneDNN" "left out: not found (libdnnl-dev, ocl-icd-opencl-dev, opencl-headers)")
+  endif()
+endif()
