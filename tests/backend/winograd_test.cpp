@@ -21,14 +21,15 @@ Floats random_floats(int64_t count, uint64_t stream) {
   return numbers;
 }
 
-Convolution layer(int64_t batch, int64_t in, int64_t height, int64_t width, int64_t out, int64_t padding) {
+Convolution layer(int64_t batch, int64_t in, int64_t height, int64_t width, int64_t out, int64_t padding,
+                  int64_t kernel = 3) {
   return {.batch = batch,
           .in_channels = in,
           .in_height = height,
           .in_width = width,
           .out_channels = out,
-          .kernel_height = 3,
-          .kernel_width = 3,
+          .kernel_height = kernel,
+          .kernel_width = kernel,
           .padding_height = padding,
           .padding_width = padding,
           .channels_last = true};
@@ -36,7 +37,8 @@ Convolution layer(int64_t batch, int64_t in, int64_t height, int64_t width, int6
 
 int64_t x_count(const Convolution& c) { return c.batch * c.in_height * c.in_width * c.in_channels; }
 int64_t y_count(const Convolution& c) { return c.batch * c.out_height() * c.out_width() * c.out_channels; }
-int64_t weight_count(const Convolution& c) { return c.out_channels * 9 * c.in_channels; }
+int64_t taps(const Convolution& c) { return c.kernel_height * c.kernel_width; }
+int64_t weight_count(const Convolution& c) { return c.out_channels * taps(c) * c.in_channels; }
 
 // Everything in channels-last order.
 struct Operands {
@@ -75,10 +77,11 @@ struct Expected {
       for (int64_t oy = 0; oy < c.out_height(); ++oy)
         for (int64_t ox = 0; ox < c.out_width(); ++ox)
           for (int64_t o = 0; o < c.out_channels; ++o, ++at_y)
-            for (int64_t tap = 0; tap < 9; ++tap) {
-              const int64_t iy = oy + tap / 3 - c.padding_height, ix = ox + tap % 3 - c.padding_width;
+            for (int64_t tap = 0; tap < taps(c); ++tap) {
+              const int64_t iy = oy + tap / c.kernel_width - c.padding_height;
+              const int64_t ix = ox + tap % c.kernel_width - c.padding_width;
               if (iy < 0 || iy >= c.in_height || ix < 0 || ix >= c.in_width) continue;
-              const int64_t at_x = ((n * c.in_height + iy) * c.in_width + ix) * C, at_weight = (o * 9 + tap) * C;
+              const int64_t at_x = ((n * c.in_height + iy) * c.in_width + ix) * C, at_weight = (o * taps(c) + tap) * C;
               add(in, at_x, at_weight, at_y, C);
             }
   }
@@ -106,18 +109,27 @@ double error_of(const Floats& found, const Doubles& expected) {
   return std::sqrt(difference / norm);
 }
 
-double bound_of(int tile) { return tile == 2 ? 3e-6 : 3e-5; }
+double bound_of(const Convolution& c, int tile) { return tile == 2 && c.kernel_height == 3 ? 3e-6 : 3e-5; }
+
+std::vector<int> tiles_of(const Convolution& c) {
+  std::vector<int> tiles;
+  for (int tile : {2, 4})
+    if (winograd_serves(c, tile)) tiles.push_back(tile);
+  EXPECT_EQ(tiles.size(), c.kernel_height == 3 ? 2U : 1U);
+  return tiles;
+}
 
 void expect_right(const Convolution& c, int threads) {
   const Operands operands(c);
   const Expected expected(c, operands);
-  for (int tile : {2, 4}) {
+  for (int tile : tiles_of(c)) {
     const Passes found = run(c, tile, operands, threads);
-    const std::string what = fmt::format("F({}) x [{}, {}, {}, {}] to {}, padding {}", tile, c.batch, c.in_channels,
-                                         c.in_height, c.in_width, c.out_channels, c.padding_height);
-    EXPECT_LE(error_of(found.y, expected.y), bound_of(tile)) << "y, " << what;
-    EXPECT_LE(error_of(found.dx, expected.dx), bound_of(tile)) << "dx, " << what;
-    EXPECT_LE(error_of(found.dweight, expected.dweight), bound_of(tile)) << "dweight, " << what;
+    const std::string what =
+        fmt::format("F({}, {}) x [{}, {}, {}, {}] to {}, padding {}", tile, c.kernel_height, c.batch, c.in_channels,
+                    c.in_height, c.in_width, c.out_channels, c.padding_height);
+    EXPECT_LE(error_of(found.y, expected.y), bound_of(c, tile)) << "y, " << what;
+    EXPECT_LE(error_of(found.dx, expected.dx), bound_of(c, tile)) << "dx, " << what;
+    EXPECT_LE(error_of(found.dweight, expected.dweight), bound_of(c, tile)) << "dweight, " << what;
   }
 }
 
@@ -133,12 +145,17 @@ TEST_P(WinogradTest, ErrorStaysInBoundsForLayersOfModels) {
   expect_right(layer(3, 128, 14, 14, 32, 1), 1);
   expect_right(layer(5, 64, 7, 7, 64, 1), 2);
   expect_right(layer(9, 256, 4, 4, 48, 1), 2);
+  expect_right(layer(1, 512, 4, 4, 256, 1), 2);  // more weights than pixels
+  expect_right(layer(5, 20, 12, 12, 20, 0, 5), 2);
+  expect_right(layer(1, 64, 27, 27, 32, 2, 5), 2);
 }
 
 TEST_P(WinogradTest, ServesOddSizesAnyPaddingAndAnyChannelCount) {
   for (int64_t padding : {0, 1, 2, 3})
     for (int64_t height : {3, 4, 5, 9})
       for (int64_t width : {3, 6, 7}) expect_right(layer(2, 17, height, width, 9, padding), 1);
+  for (int64_t padding : {0, 1, 4, 5})
+    for (int64_t height : {5, 8}) expect_right(layer(2, 7, height, 6, 18, padding, 5), 2);
   for (int64_t in : {1, 3, 8, 20, 33})
     for (int64_t out : {1, 2, 16, 50}) expect_right(layer(1, in, 6, 5, out, 1), 2);
   expect_right(layer(1, 4, 1, 1, 4, 1), 2);  // all but one pixel of each patch lie outside
@@ -153,9 +170,9 @@ TEST_P(WinogradTest, EpilogueAddsBiasAndResidualBeforeRelu) {
   const Floats bias = random_floats(c.out_channels, 7), residual = random_floats(y_count(c), 8);
   for (int64_t i = 0; i < y_count(c); ++i)
     expected.y[i] = std::max(0.0, expected.y[i] + bias[i % c.out_channels] + residual[i]);
-  for (int tile : {2, 4}) {
+  for (int tile : tiles_of(c)) {
     const Floats y = run(c, tile, operands, 1, {.bias = bias.data(), .residual = residual.data(), .relu = true}).y;
-    EXPECT_LE(error_of(y, expected.y), bound_of(tile));
+    EXPECT_LE(error_of(y, expected.y), bound_of(c, tile));
     for (float number : y) ASSERT_GE(number, 0);
   }
 }
@@ -163,7 +180,7 @@ TEST_P(WinogradTest, EpilogueAddsBiasAndResidualBeforeRelu) {
 TEST_P(WinogradTest, SameBitsForAnyNumberOfThreads) {
   const Convolution c = layer(7, 24, 15, 14, 40, 1);
   const Operands operands(c);
-  for (int tile : {2, 4}) {
+  for (int tile : tiles_of(c)) {
     const Passes one = run(c, tile, operands, 1);
     for (int threads : {2, 3, 5}) {
       const Passes several = run(c, tile, operands, threads);
@@ -178,27 +195,30 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, WinogradTest,
                          testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST(Winograd, ServesOnlyUndilatedF32KernelsOf3x3WithStride1) {
+TEST(Winograd, ServesOnlyUndilatedSquareF32KernelsWithStride1) {
   const Convolution served = layer(1, 8, 8, 8, 8, 1);
-  EXPECT_TRUE(winograd_serves(served));
+  EXPECT_TRUE(winograd_serves(served, 2));
   Convolution other = served;
   other.stride_width = 2;
-  EXPECT_FALSE(winograd_serves(other));
+  EXPECT_FALSE(winograd_serves(other, 2));
   other = served;
   other.dilation_height = 2;
-  EXPECT_FALSE(winograd_serves(other));
+  EXPECT_FALSE(winograd_serves(other, 2));
   other = served;
   other.kernel_width = 5;
-  EXPECT_FALSE(winograd_serves(other));
+  EXPECT_FALSE(winograd_serves(other, 2));
+  other.kernel_height = 7;
+  other.kernel_width = 7;
+  EXPECT_FALSE(winograd_serves(other, 2));
   other = served;
   other.groups = 2;
-  EXPECT_FALSE(winograd_serves(other));
+  EXPECT_FALSE(winograd_serves(other, 2));
   other = served;
   other.channels_last = false;
-  EXPECT_FALSE(winograd_serves(other));
+  EXPECT_FALSE(winograd_serves(other, 2));
   other = served;
   other.type = DType::bf16;
-  EXPECT_FALSE(winograd_serves(other));
+  EXPECT_FALSE(winograd_serves(other, 2));
 }
 
 }  // namespace

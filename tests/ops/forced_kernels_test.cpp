@@ -33,6 +33,7 @@ std::vector<OpCase> larger_rows() {
       convolution_row("3x3_few_channels", {3, 5, 9, 8}, {20, 5, 3, 3}, {.padding = {1, 1}}),
       convolution_row("3x3_no_padding", {2, 16, 12, 10}, {16, 16, 3, 3}, {}),
       convolution_row("3x3_stride_2", {2, 32, 13, 14}, {16, 32, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}}),
+      convolution_row("5x5", {2, 20, 12, 11}, {20, 20, 5, 5}, {}),
       convolution_row("1x1", {2, 64, 7, 7}, {32, 64, 1, 1}, {}),
       convolution_row("1x1_stride_2", {2, 32, 8, 8}, {64, 32, 1, 1}, {.stride = {2, 2}}),
       convolution_row("one_channel", {2, 1, 14, 14}, {32, 1, 5, 5}, {.padding = {2, 2}}),

@@ -186,8 +186,9 @@ Candidate make_convolution(const KernelRequest& request, std::string name, const
 // Transforms cost as much as they save where there are fewer channels.
 constexpr int64_t kFewestWinogradChannels = 8;
 
-bool winograd_pays(const Convolution& c) {
-  return winograd_serves(c) && c.in_channels >= kFewestWinogradChannels && c.out_channels >= kFewestWinogradChannels;
+bool winograd_pays(const Convolution& c, int tile) {
+  return winograd_serves(c, tile) && c.in_channels >= kFewestWinogradChannels &&
+         c.out_channels >= kFewestWinogradChannels;
 }
 
 template <ConvolutionPass pass>
@@ -198,8 +199,8 @@ std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
     const ConvolutionJob row_major(request.node, pass, false), last(request.node, pass, true);
     candidates.push_back(make_convolution<T>(request, "implicit_gemm:nchw", row_major));
     candidates.push_back(make_convolution<T>(request, "implicit_gemm:nhwc", last));
-    if (winograd_pays(last.convolution))
-      for (int tile : {2, 4})
+    for (int tile : {2, 4})
+      if (winograd_pays(last.convolution, tile))
         candidates.push_back(make_convolution<T>(request, "winograd" + std::to_string(tile) + ":nhwc",
                                                  ConvolutionJob(request.node, pass, true, tile)));
     return candidates;

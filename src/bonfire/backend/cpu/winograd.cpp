@@ -38,7 +38,11 @@ constexpr int64_t kAlignment = 64;            // bytes
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-int positions_of(const WinogradKernel& kernel) { return (kernel.tile + 2) * (kernel.tile + 2); }
+const WinogradKernel& kernel_for(const Convolution& c, int tile) {
+  BONFIRE_CHECK(winograd_serves(c, tile), "F({}) for {} x {} kernels in {}", tile, c.kernel_height, c.kernel_width,
+                name_of(c.type));
+  return *winograd_kernel(tile, c.kernel_height);
+}
 
 // Hands out aligned parts of a workspace, or, without one, counts how large it must be.
 class Parts {
@@ -71,43 +75,40 @@ struct TiledConvolution {
   // Tap t of weight (k, column) is weight[t * tap_stride + k * k_stride + column * column_stride]; one stride is 1.
   int64_t tap_stride, k_stride, column_stride;
   bool reversed;  // taps from the last to the first
-
-  static TiledConvolution forward(const Convolution& c);
-  static TiledConvolution backward_data(const Convolution& c);
 };
 
 WinogradImage x_of(const Convolution& c) { return {c.batch, c.in_height, c.in_width, c.in_channels}; }
 WinogradImage y_of(const Convolution& c) { return {c.batch, c.out_height(), c.out_width(), c.out_channels}; }
 
-TiledConvolution TiledConvolution::forward(const Convolution& c) {
+TiledConvolution forward_tiles(const Convolution& c) {
   return {.x = x_of(c),
           .y = y_of(c),
           .shift_y = -c.padding_height,
           .shift_x = -c.padding_width,
           .tap_stride = c.in_channels,
           .k_stride = 1,
-          .column_stride = 9 * c.in_channels,
+          .column_stride = c.kernel_height * c.kernel_width * c.in_channels,
           .reversed = false};
 }
 
-TiledConvolution TiledConvolution::backward_data(const Convolution& c) {
+TiledConvolution backward_tiles(const Convolution& c) {
   return {.x = y_of(c),
           .y = x_of(c),
-          .shift_y = c.padding_height - 2,
-          .shift_x = c.padding_width - 2,
+          .shift_y = c.padding_height - (c.kernel_height - 1),
+          .shift_x = c.padding_width - (c.kernel_width - 1),
           .tap_stride = c.in_channels,
-          .k_stride = 9 * c.in_channels,
+          .k_stride = c.kernel_height * c.kernel_width * c.in_channels,
           .column_stride = 1,
           .reversed = true};
 }
 
 class TiledProduct {
  public:
-  TiledProduct(const TiledConvolution& convolution, int tile, int threads)
+  TiledProduct(const TiledConvolution& convolution, const WinogradKernel& kernel, int threads)
       : t_(convolution),
-        kernel_(winograd_kernel(tile)),
-        positions_(positions_of(kernel_)),
-        grid_(t_.y, tile),
+        kernel_(kernel),
+        positions_(kernel.positions()),
+        grid_(t_.y, kernel.tile),
         panels_(ceil_div(t_.y.channels, kernel_.panel)),
         weights_(positions_, 1, 1, 1),
         patches_(weights_),
@@ -135,15 +136,20 @@ class TiledProduct {
 
   int64_t bytes() const { return shared_bytes_ + slots_ * slot_bytes_; }
 
-  void run(const float* x, const float* weight, const WinogradEpilogue& epilogue, float* y, std::byte* workspace,
+  void run(const float* x, const float* weight, WinogradEpilogue epilogue, float* y, std::byte* workspace,
            ThreadPool& pool) const {
     Parts parts(workspace);
     const Shared shared(*this, parts);
+    if (epilogue.bias) {
+      std::fill_n(std::copy_n(epilogue.bias, t_.y.channels, shared.bias), panels_ * kernel_.panel - t_.y.channels,
+                  0.0F);
+      epilogue.bias = shared.bias;
+    }
     auto slot_at = [&](int64_t index) {
       Parts own(workspace + shared_bytes_ + index * slot_bytes_);
       return Slot(*this, own);
     };
-    const WinogradSource patches{t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.tile + 2, kernel_.transform_patch};
+    const WinogradSource patches{t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.patch(), kernel_.transform_patch};
     if (by_panels_) {
       pool.parallel_for(grid_.count, 4,
                         [&](int64_t first, int64_t end) { patches.run(first, end, first, shared.patches, patches_); });
@@ -161,11 +167,13 @@ class TiledProduct {
   }
 
  private:
-  // What all threads read: transformed weights of all panels, or, by panels, patches of all tiles.
+  // What all threads read: the bias, filled up with zeros to whole panels; transformed weights of all panels, or, by
+  // panels, patches of all tiles.
   struct Shared {
-    float *weights, *patches;
+    float *bias, *weights, *patches;
     Shared(const TiledProduct& p, Parts& parts)
-        : weights(parts.take(p.by_panels_ ? 0 : p.panels_ * p.panel_weights())),
+        : bias(parts.take(p.panels_ * p.kernel_.panel)),
+          weights(parts.take(p.by_panels_ ? 0 : p.panels_ * p.panel_weights())),
           patches(parts.take(p.by_panels_ ? p.patches_.size(p.grid_.count) : 0)) {}
   };
   // What a thread has for itself: patches of a block, or some weights of a panel; products that wait for their sums.
@@ -216,26 +224,35 @@ class TiledProduct {
 
   // Those of a panel, for as many input channels as a vector has lanes.
   void transform_weights(const float* weight, int64_t panel, int64_t k_begin, float* to) const {
+    constexpr int kMaxTaps = kMaxWinogradKernel * kMaxWinogradKernel;
     constexpr int kAhead = 8;  // input channels whose weights are fetched from memory meanwhile
     const int count = static_cast<int>(std::min<int64_t>(kernel_.lanes, t_.x.channels - k_begin));
+    const int taps = kernel_.taps();
     const int64_t first = panel * kernel_.panel, end = std::min(first + kernel_.panel, t_.y.channels);
     for (int64_t column = first; column < end; column += kernel_.lanes) {
       const int columns = static_cast<int>(std::min<int64_t>(kernel_.lanes, end - column));
       const float* from = weight + k_begin * t_.k_stride + column * t_.column_stride;
-      float turned[9][kMaxWinogradLanes * kMaxWinogradLanes];  // [tap][k][column], where K is adjacent in memory
-      const float* tap[9];
-      for (int t = 0; t < 9; ++t) {
-        tap[t] = from + (t_.reversed ? 8 - t : t) * t_.tap_stride;
-        if (t_.column_stride == 1) continue;
-        kernel_.transpose(columns, count, tap[t], t_.column_stride, turned[t], kMaxWinogradLanes);
-        tap[t] = turned[t];
+      const bool copied = t_.column_stride != 1 || columns < kernel_.lanes;
+      float copy[kMaxTaps][kMaxWinogradLanes * kMaxWinogradLanes];  // [tap][k][column]
+      if (columns < kernel_.lanes)  // what is missing is multiplied too, and tiny numbers would be slow
+        std::fill_n(copy[0], taps * kMaxWinogradLanes * kMaxWinogradLanes, 0.0F);
+      const float* tap[kMaxTaps];
+      for (int t = 0; t < taps; ++t) {
+        tap[t] = from + (t_.reversed ? taps - 1 - t : t) * t_.tap_stride;
+        if (!copied) continue;
+        if (t_.column_stride == 1)
+          for (int k = 0; k < count; ++k)
+            std::copy_n(tap[t] + k * t_.k_stride, columns, copy[t] + k * kMaxWinogradLanes);
+        else
+          kernel_.transpose(columns, count, tap[t], t_.column_stride, copy[t], kMaxWinogradLanes);
+        tap[t] = copy[t];
       }
-      const int64_t step = t_.column_stride == 1 ? t_.k_stride : kMaxWinogradLanes;
+      const int64_t step = copied ? kMaxWinogradLanes : t_.k_stride;
       for (int k = 0; k < count; ++k) {
-        kernel_.transform_weights(tap, columns, to + k * kernel_.panel + column - first, weights_.position_stride);
-        for (const float*& at : tap) {
-          at += step;
-          if (t_.column_stride == 1) __builtin_prefetch(at + kAhead * step);
+        kernel_.transform_weights(tap, to + k * kernel_.panel + column - first, weights_.position_stride);
+        for (int t = 0; t < taps; ++t) {
+          tap[t] += step;
+          if (!copied) __builtin_prefetch(tap[t] + kAhead * step);
         }
       }
     }
@@ -302,8 +319,8 @@ class WeightGradient {
         y_(y_of(c)),
         shift_y_(-c.padding_height),
         shift_x_(-c.padding_width),
-        kernel_(winograd_kernel(tile)),
-        positions_(positions_of(kernel_)),
+        kernel_(kernel_for(c, tile)),
+        positions_(kernel_.positions()),
         grid_(y_, tile),
         panels_(ceil_div(x_.channels, kernel_.panel)),
         patches_(positions_, kSummedGroup, x_.channels, kernel_.panel),
@@ -326,7 +343,7 @@ class WeightGradient {
   void run(const float* x, const float* dy, float* dweight, std::byte* workspace, ThreadPool& pool) const {
     Parts parts(workspace);
     const Memory memory(*this, parts);
-    const WinogradSource of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.tile + 2, kernel_.transform_patch};
+    const WinogradSource of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.patch(), kernel_.transform_patch};
     const WinogradSource of_dy{y_, grid_, dy, 0, 0, kernel_.tile, kernel_.transform_gradient};
     for (int64_t first = 0; first < grid_.count; first += block_) {
       const int64_t tiles = std::min(block_, grid_.count - first);
@@ -376,7 +393,8 @@ class WeightGradient {
   void finish(int64_t task, const float* sums, float* dweight) const {
     for (int64_t r = 0; r < rows_of(task); ++r)
       kernel_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(task),
-                             dweight + (row_of(task) + r) * 9 * x_.channels + column_of(task), x_.channels);
+                             dweight + (row_of(task) + r) * kernel_.taps() * x_.channels + column_of(task),
+                             x_.channels);
   }
 
   WinogradImage x_, y_;
@@ -391,48 +409,38 @@ class WeightGradient {
   int64_t slots_, bytes_;
 };
 
-void check(const Convolution& c) {
-  BONFIRE_CHECK(winograd_serves(c), "{} x {} kernels in {}", c.kernel_height, c.kernel_width, name_of(c.type));
-}
-
 }  // namespace
 
-bool winograd_serves(const Convolution& c) {
+bool winograd_serves(const Convolution& c, int tile) {
   return c.type == DType::f32 && c.weight_gradient == DType::f32 && c.channels_last && c.groups == 1 &&
-         c.kernel_height == 3 && c.kernel_width == 3 && c.stride_height == 1 && c.stride_width == 1 &&
-         c.dilation_height == 1 && c.dilation_width == 1 && c.batch * c.out_height() * c.out_width() > 0;
+         c.kernel_height == c.kernel_width && winograd_kernel(tile, c.kernel_height) != nullptr &&
+         c.stride_height == 1 && c.stride_width == 1 && c.dilation_height == 1 && c.dilation_width == 1 &&
+         c.batch * c.out_height() * c.out_width() > 0;
 }
 
 size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads) {
-  check(c);
-  int64_t bytes = 0;
-  switch (pass) {
-    case ConvolutionPass::forward: bytes = TiledProduct(TiledConvolution::forward(c), tile, threads).bytes(); break;
-    case ConvolutionPass::backward_data:
-      bytes = TiledProduct(TiledConvolution::backward_data(c), tile, threads).bytes();
-      break;
-    case ConvolutionPass::backward_weight: bytes = WeightGradient(c, tile, threads).bytes(); break;
-  }
+  const WinogradKernel& kernel = kernel_for(c, tile);
+  const int64_t bytes = pass == ConvolutionPass::forward ? TiledProduct(forward_tiles(c), kernel, threads).bytes()
+                        : pass == ConvolutionPass::backward_data
+                            ? TiledProduct(backward_tiles(c), kernel, threads).bytes()
+                            : WeightGradient(c, tile, threads).bytes();
   return static_cast<size_t>(bytes + kAlignment);
 }
 
 void winograd_forward(const Convolution& c, int tile, const float* x, const float* weight,
                       const WinogradEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool) {
-  check(c);
-  const TiledProduct product(TiledConvolution::forward(c), tile, pool.size());
+  const TiledProduct product(forward_tiles(c), kernel_for(c, tile), pool.size());
   product.run(x, weight, epilogue, y, aligned(workspace, product.bytes()), pool);
 }
 
 void winograd_backward_data(const Convolution& c, int tile, const float* dy, const float* weight, float* dx,
                             std::span<std::byte> workspace, ThreadPool& pool) {
-  check(c);
-  const TiledProduct product(TiledConvolution::backward_data(c), tile, pool.size());
+  const TiledProduct product(backward_tiles(c), kernel_for(c, tile), pool.size());
   product.run(dy, weight, {}, dx, aligned(workspace, product.bytes()), pool);
 }
 
 void winograd_backward_weight(const Convolution& c, int tile, const float* x, const float* dy, float* dweight,
                               std::span<std::byte> workspace, ThreadPool& pool) {
-  check(c);
   const WeightGradient gradient(c, tile, pool.size());
   gradient.run(x, dy, dweight, aligned(workspace, gradient.bytes()), pool);
 }

@@ -1,15 +1,16 @@
 #pragma once
-// Winograd's convolution F(m x m, 3 x 3) and its gradients on raw memory, m = 2 or 4: 3 x 3 kernels of stride 1 on
-// channels-last f32 images, with 2.25 or 4 times fewer multiplications than convolution_core.h.
+// Winograd's convolution F(m x m, r x r) and its gradients on raw memory: r x r kernels of stride 1 on channels-last
+// f32 images, in tiles of m x m results. F(2 x 2, 3 x 3) has 2.25 times fewer multiplications than convolution_core.h,
+// F(4 x 4, 3 x 3) 4 times, F(2 x 2, 5 x 5) 2.8 times.
 //
-//   if (winograd_serves(c)) {
+//   if (winograd_serves(c, 4)) {
 //     std::vector<std::byte> workspace(winograd_workspace(c, ConvolutionPass::forward, 4, pool.size()));
 //     winograd_forward(c, 4, x, weight, {.bias = bias, .relu = true}, y, workspace, pool);
 //   }
 //
-// Rounding errors are larger than those of plain sums: relative to the norm of the result about 3e-7 for m = 2 and 1e-6
-// for m = 4, 5e-7 and 2e-6 for gradients by the weight. The same convolution gives the same bits on every run and with
-// any number of threads. Nothing large is allocated: the caller brings the workspace.
+// Rounding errors are larger than those of plain sums: relative to the norm of the result about 3e-7 for F(2 x 2, 3 x
+// 3) and 1e-6 for the others, 5e-7 and 2e-6 for gradients by the weight. The same convolution gives the same bits on
+// every run and with any number of threads. Nothing large is allocated: the caller brings the workspace.
 
 #include <cstddef>
 #include <span>
@@ -25,7 +26,7 @@ struct WinogradEpilogue {
   bool relu = false;
 };
 
-bool winograd_serves(const Convolution& c);
+bool winograd_serves(const Convolution& c, int tile);
 
 // Bytes of workspace for tiles of `tile` x `tile` results and a pool of `threads`.
 size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads);

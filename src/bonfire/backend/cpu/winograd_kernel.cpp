@@ -1,7 +1,5 @@
 #include "bonfire/backend/cpu/winograd_kernel.h"
 
-#include "bonfire/base/error.h"
-
 namespace bonfire::cpu {
 
 namespace {
@@ -39,10 +37,11 @@ const WinogradKernels& kernels_of(InstructionSet set) {
 
 }  // namespace
 
-const WinogradKernel& winograd_kernel(int tile) {
-  BONFIRE_CHECK(tile == 2 || tile == 4, "no Winograd algorithm for tiles of {}", tile);
+const WinogradKernel* winograd_kernel(int64_t tile, int64_t kernel) {
   const WinogradKernels& kernels = kernels_of(instruction_set());
-  return tile == 2 ? kernels.tile2 : kernels.tile4;
+  for (const WinogradKernel* one : {&kernels.f2x3, &kernels.f4x3, &kernels.f2x5})
+    if (one->tile == tile && one->kernel == kernel) return one;
+  return nullptr;
 }
 
 }  // namespace bonfire::cpu

@@ -1,11 +1,11 @@
 #pragma once
-// The innermost loops of Winograd's convolution of 3 x 3: one table of functions per instruction set and tile size.
-// Private to backend/cpu.
+// The innermost loops of Winograd's convolution F(m x m, r x r) with r x r kernels: one table of functions per
+// instruction set, tile size m and kernel size r. Private to backend/cpu.
 //
-// A tile of m x m results needs a patch of n x n pixels, n = m + 2. Winograd's algorithm (winograd_lines.h) transforms
-// patches and weights to n x n numbers each, multiplies those one by one, and transforms the products to results. All
-// transforms are linear, so the sums over channels are done on the products: n * n matrix products, one per `position`,
-// of tiles by channels times channels by channels, with 2.25 (m = 2) or 4 (m = 4) times fewer multiplications.
+// A tile of m x m results needs a patch of n x n pixels, n = m + r - 1. Winograd's algorithm (winograd_lines.h)
+// transforms patches and weights to n x n numbers each, multiplies those one by one, and transforms the products to
+// results. All transforms are linear, so the sums over channels are done on the products: n * n matrix products, one
+// per `position`, of tiles by channels times channels by channels, with (m r / n)^2 times fewer multiplications.
 //
 // Transformed numbers of some tiles lie as
 //   [tile / group][channel / width][position][tile % group][channel % width],
@@ -37,6 +37,7 @@ struct WinogradPlaces {
 struct WinogradPixels {
   int64_t corner, row_stride, pixel_stride;
   int top, bottom, left, right;
+  int64_t image_end;  // numbers of all images
 };
 
 // What becomes of the products of one tile: out = activation(results + bias + residual).
@@ -46,18 +47,24 @@ struct WinogradResult {
   int channels;  // <= panel
   WinogradPixels pixels;
   float* out;
-  const float* bias;      // [channels] or null
+  const float* bias;      // [channels rounded up to whole vectors] or null
   const float* residual;  // or null
   bool relu;
 };
 
 inline constexpr int kMaxWinogradLanes = 16;
+inline constexpr int kMaxWinogradKernel = 5;
 
 struct WinogradKernel {
-  int tile;   // m
-  int lanes;  // of a vector
-  int panel;  // columns of a right operand that are multiplied together
-  int rows;   // most rows of a product that are summed together
+  int tile;    // m
+  int kernel;  // r
+  int lanes;   // of a vector
+  int panel;   // columns of a right operand that are multiplied together
+  int rows;    // most rows of a product that are summed together
+
+  int patch() const { return tile + kernel - 1; }  // n
+  int positions() const { return patch() * patch(); }
+  int taps() const { return kernel * kernel; }
 
   // A patch of n x n pixels of `channels` numbers each.
   void (*transform_patch)(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
@@ -65,9 +72,9 @@ struct WinogradKernel {
   // The gradient of a tile's m x m results.
   void (*transform_gradient)(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
                              const WinogradPlaces& places);
-  // Weights of one input channel and up to `lanes` output channels: taps [9] point to `channels` numbers each. Position
-  // p goes to to[p * position_stride].
-  void (*transform_weights)(const float* const* taps, int channels, float* to, int64_t position_stride);
+  // Weights of one input channel and `lanes` output channels, to which taps [r * r] point. Position p goes to
+  // to[p * position_stride].
+  void (*transform_weights)(const float* const* taps, float* to, int64_t position_stride);
   // Copies numbers [rows][columns], row_stride apart, to [columns][rows], rows `to_stride` apart.
   void (*transpose)(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride);
 
@@ -87,7 +94,7 @@ struct WinogradKernel {
 };
 
 struct WinogradKernels {
-  WinogradKernel tile2, tile4;
+  WinogradKernel f2x3, f4x3, f2x5;  // F(2 x 2, 3 x 3), ...
 };
 
 WinogradKernels winograd_kernels_generic();
@@ -95,7 +102,7 @@ WinogradKernels winograd_kernels_neon();
 WinogradKernels winograd_kernels_avx2();
 WinogradKernels winograd_kernels_avx512();
 
-// That of instruction_set(), for tiles of 2 or 4.
-const WinogradKernel& winograd_kernel(int tile);
+// That of instruction_set(); null where there is no such algorithm.
+const WinogradKernel* winograd_kernel(int64_t tile, int64_t kernel);
 
 }  // namespace bonfire::cpu

@@ -12,13 +12,14 @@
 
 namespace bonfire::cpu {
 
-template <class Isa, int Tile>
+template <class Isa, int Tile, int Kernel>
 WinogradKernel winograd_table() {
   using Products = WinogradProducts<Isa>;
-  using Transforms = WinogradTransforms<Isa, Tile>;
+  using Transforms = WinogradTransforms<Isa, Tile, Kernel>;
   using Lines = typename Transforms::Lines;
-  static_assert(Products::kLanes <= kMaxWinogradLanes);
+  static_assert(Products::kLanes <= kMaxWinogradLanes && Kernel <= kMaxWinogradKernel);
   return {.tile = Tile,
+          .kernel = Kernel,
           .lanes = Products::kLanes,
           .panel = Products::kPanel,
           .rows = Isa::mr,
@@ -34,7 +35,7 @@ WinogradKernel winograd_table() {
 
 template <class Isa>
 WinogradKernels winograd_kernels() {
-  return {winograd_table<Isa, 2>(), winograd_table<Isa, 4>()};
+  return {winograd_table<Isa, 2, 3>(), winograd_table<Isa, 4, 3>(), winograd_table<Isa, 2, 5>()};
 }
 
 }  // namespace bonfire::cpu

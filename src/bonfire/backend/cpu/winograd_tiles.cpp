@@ -20,7 +20,8 @@ WinogradPixels WinogradImage::pixels(int64_t n, int64_t y, int64_t x, int side) 
           .top = inside(-y),
           .bottom = inside(height - y),
           .left = inside(-x),
-          .right = inside(width - x)};
+          .right = inside(width - x),
+          .image_end = batch * height * width * channels};
 }
 
 void WinogradSource::run(int64_t first, int64_t end, int64_t slot, float* to, const WinogradPlaces& places) const {

@@ -7,14 +7,14 @@
 
 namespace bonfire::cpu {
 
-template <class Isa, int Tile>
+template <class Isa, int Tile, int Kernel>
 struct WinogradTransforms {
   using G = GemmVectors<Isa>;
   using Vector = typename G::Vector;
   using Quad = typename G::Quad;
-  using Lines = WinogradLines<Tile>;
+  using Lines = WinogradLines<Tile, Kernel>;
   static constexpr int kLanes = G::kLanes;
-  static constexpr int kPatch = Tile + 2;
+  static constexpr int kPatch = Tile + Kernel - 1;
 
   [[gnu::always_inline]] static Vector load(const float* from) { return G::template load<Vector>(from); }
 
@@ -27,7 +27,14 @@ struct WinogradTransforms {
   [[gnu::always_inline]] static void store_part(float* to, int count, const Vector& value) {
     float part[kLanes];
     G::store(part, value);
-    for (int i = 0; i < count; ++i) to[i] = part[i];
+    const float* from = part;
+#pragma GCC unroll 4
+    for (int size = 8; size > 0; size /= 2)
+      if (size < kLanes && count & size) {
+        __builtin_memcpy(to, from, size * sizeof(float));
+        from += size;
+        to += size;
+      }
   }
 
   // Applies a line to columns, then to rows: get(row, column) -> put(row, column, vector).
@@ -61,13 +68,17 @@ struct WinogradTransforms {
     const WinogradPixels at = pixels;
     const float* corner = image + at.corner;
     const bool inside = at.top == 0 && at.left == 0 && at.bottom == kIn && at.right == kIn;
+    // The last pixel that lies inside: beyond its channels the image may end.
+    const int64_t last = at.corner + (at.bottom - 1) * at.row_stride + (at.right - 1) * at.pixel_stride;
     int64_t in_block = 0;
     for (int64_t c = 0; c < channels; c += kLanes, corner += kLanes) {
-      if (inside && c + kLanes <= channels) {
+      // A vector may hold numbers of the next pixel: nobody looks at what becomes of them.
+      const bool whole = c + kLanes <= channels || last + c + kLanes <= at.image_end;
+      if (inside && whole) {
         spread_vector<Line>(corner, at.row_stride, at.pixel_stride, to + in_block, places.position_stride);
       } else {
         alignas(64) float square[kIn * kIn * kLanes];
-        copy_inside<kIn>(at, corner, static_cast<int>(channels - c < kLanes ? channels - c : kLanes), square);
+        copy_inside<kIn>(at, corner, whole ? kLanes : static_cast<int>(channels - c), square);
         spread_vector<Line>(square, kIn * kLanes, kLanes, to + in_block, places.position_stride);
       }
       in_block += kLanes;
@@ -94,12 +105,10 @@ struct WinogradTransforms {
         [&](int i, int j, const Vector& value) { G::store(to + (i * Line::kOut + j) * position_stride, value); });
   }
 
-  static void transform_weights(const float* const* taps, int channels, float* to, int64_t position_stride) {
-    auto put = [&](int i, int j, const Vector& value) { G::store(to + (i * kPatch + j) * position_stride, value); };
-    if (channels == kLanes)
-      transform<typename Lines::Weight>([&](int i, int j) { return load(taps[i * 3 + j]); }, put);
-    else
-      transform<typename Lines::Weight>([&](int i, int j) { return load_part(taps[i * 3 + j], channels); }, put);
+  static void transform_weights(const float* const* taps, float* to, int64_t position_stride) {
+    transform<typename Lines::Weight>(
+        [&](int i, int j) { return load(taps[i * Kernel + j]); },
+        [&](int i, int j, const Vector& value) { G::store(to + (i * kPatch + j) * position_stride, value); });
   }
 
   static void transpose(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride) {
@@ -135,7 +144,7 @@ struct WinogradTransforms {
     for (int c = 0; c < r.channels; c += kLanes) {
       const int count = r.channels - c < kLanes ? r.channels - c : kLanes;
       Vector bias{}, value[Tile][Tile];
-      if (r.bias) bias = count == kLanes ? load(r.bias + c) : load_part(r.bias + c, count);
+      if (r.bias) bias = load(r.bias + c);
       transform<typename Lines::Result>(
           [&](int i, int j) { return load(r.products + c + (i * kPatch + j) * r.position_stride); },
           [&](int i, int j, const Vector& sum) { value[i][j] = sum; });
@@ -161,7 +170,7 @@ struct WinogradTransforms {
       transform<typename Lines::WeightGradient>(
           [&](int i, int j) { return load(sums + c + (i * kPatch + j) * position_stride); },
           [&](int i, int j, const Vector& value) {
-            float* tap = taps + (i * 3 + j) * tap_stride + c;
+            float* tap = taps + (i * Kernel + j) * tap_stride + c;
             if (count == kLanes)
               G::store(tap, value);
             else
