@@ -50,10 +50,10 @@ optim::Optimizer make_optimizer(const Settings& settings, const std::vector<Para
 // Bytes → numbers around 0.
 Tensor prepare(const Tensor& image) {
   return normalize_image(image, full({1}, 0.1307, DType::f32, image.device()),
-                         full({1}, 0.3081, DType::f32, image.device()));
+                         full({1}, 0.3081, DType::f32, image.device()), {.channels_last = true});
 }
 
-double accuracy(const models::MnistCnn& model, const data::ImageBatches& test) {
+double accuracy(const models::MnistCnn& model, data::DataLoader& test) {
   NoGrad no_grad;
   model.eval();
   int64_t correct = 0;
@@ -68,10 +68,9 @@ void run(const Settings& settings) {
   passes::current_options().use_amp = settings.amp;
   manual_seed(settings.seed);
 
-  data::ImageBatches train(
-      data::load_mnist(settings.data, data::Split::train),
-      {.batch_size = settings.batch_size, .shuffle = true, .seed = settings.seed, .device = place});
-  data::ImageBatches test(data::load_mnist(settings.data, data::Split::test), {.batch_size = 500, .device = place});
+  data::DataLoader train(data::load_mnist(settings.data, data::Split::train),
+                         {.batch_size = settings.batch_size, .shuffle = true, .seed = settings.seed, .device = place});
+  data::DataLoader test(data::load_mnist(settings.data, data::Split::test), {.batch_size = 500, .device = place});
 
   models::MnistCnn model = models::mnist_cnn();
   model.to(place);

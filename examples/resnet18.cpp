@@ -43,10 +43,10 @@ Settings parse(int argc, char** argv) {
 // Bytes → numbers around 0.
 Tensor prepare(const Tensor& image) {
   return normalize_image(image, full({1}, 0.2860, DType::f32, image.device()),
-                         full({1}, 0.3530, DType::f32, image.device()));
+                         full({1}, 0.3530, DType::f32, image.device()), {.channels_last = true});
 }
 
-void test_model(const models::ResNet& model, const data::ImageBatches& test, int epoch) {
+void test_model(const models::ResNet& model, data::DataLoader& test, int epoch) {
   NoGrad no_grad;
   model.eval();
   double first = 0, fifth = 0;
@@ -66,13 +66,13 @@ void run(const Settings& settings) {
   passes::current_options().use_amp = settings.amp;
   manual_seed(settings.seed);
 
-  data::ImageBatches train(data::load_mnist(settings.data, data::Split::train), {.batch_size = settings.batch_size,
-                                                                                 .shuffle = true,
-                                                                                 .drop_last = true,
-                                                                                 .limit = settings.limit,
-                                                                                 .seed = settings.seed,
-                                                                                 .device = place});
-  data::ImageBatches test(data::load_mnist(settings.data, data::Split::test), {.batch_size = 200, .device = place});
+  data::DataLoader train(data::load_mnist(settings.data, data::Split::train), {.batch_size = settings.batch_size,
+                                                                               .shuffle = true,
+                                                                               .drop_last = true,
+                                                                               .limit = settings.limit,
+                                                                               .seed = settings.seed,
+                                                                               .device = place});
+  data::DataLoader test(data::load_mnist(settings.data, data::Split::test), {.batch_size = 200, .device = place});
 
   models::ResNet model = models::resnet18_small({.classes = 10, .in_channels = 1});
   model.to(place);

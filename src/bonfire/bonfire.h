@@ -5,8 +5,9 @@
 //   using namespace bonfire;
 
 #include "bonfire/base/error.h"
+#include "bonfire/data/glyphs.h"
 #include "bonfire/data/idx.h"
-#include "bonfire/data/image_batches.h"
+#include "bonfire/data/loader.h"
 #include "bonfire/graph/graph.h"
 #include "bonfire/graph/op.h"
 #include "bonfire/graph/tensor.h"

@@ -48,6 +48,10 @@ std::string counting(size_t count) {
   return bytes;
 }
 
+std::string text_of(const Array& array) {
+  return {reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size()};
+}
+
 std::string data_error(const std::function<void()>& action) {
   try {
     action();
@@ -184,13 +188,14 @@ TEST(LoadMnist, ReadsEitherSplitPlainOrGzipped) {
   folder.put("train-labels-idx1-ubyte", idx(kVector, {2}, "\x07\x02"));
   folder.put("t10k-images-idx3-ubyte", idx(kImages, {1, 2, 2}, "abcd"));
   folder.put("t10k-labels-idx1-ubyte.gz", gzip(idx(kVector, {1}, "\x09")));
-  LabelledImages train = load_mnist(folder.path(), Split::train), test = load_mnist(folder.path(), Split::test);
-  EXPECT_EQ(train.image_shape, (Shape{3, 4}));
-  EXPECT_EQ(std::string(train.images.begin(), train.images.end()), counting(24));
-  EXPECT_EQ(train.labels, (std::vector<uint8_t>{7, 2}));
-  EXPECT_EQ(train.size(), 2U);
-  EXPECT_EQ(test.image_shape, (Shape{2, 2}));
-  EXPECT_EQ(test.labels, (std::vector<uint8_t>{9}));
+  auto train = load_mnist(folder.path(), Split::train), test = load_mnist(folder.path(), Split::test);
+  EXPECT_EQ(train->size(), 2);
+  EXPECT_EQ(train->image_shape(), (Shape{3, 4, 1}));
+  EXPECT_EQ(text_of(train->get(0).input) + text_of(train->get(1).input), counting(24));
+  EXPECT_EQ(label_of(train->get(0)), 7);
+  EXPECT_EQ(label_of(train->get(1)), 2);
+  EXPECT_EQ(test->image_shape(), (Shape{2, 2, 1}));
+  EXPECT_EQ(label_of(test->get(0)), 9);
 }
 
 TEST(LoadMnist, SaysWhichFilesWereLookedFor) {

@@ -155,7 +155,7 @@ IdxArray read_idx(const fs::path& path) {
   return array;
 }
 
-LabelledImages load_mnist(const fs::path& folder, Split split) {
+std::shared_ptr<StoredImages> load_mnist(const fs::path& folder, Split split) {
   std::string prefix = split == Split::train ? "train" : "t10k";
   fs::path image_path = find_file(folder, prefix + "-images-idx3-ubyte");
   fs::path label_path = find_file(folder, prefix + "-labels-idx1-ubyte");
@@ -163,9 +163,8 @@ LabelledImages load_mnist(const fs::path& folder, Split split) {
   if (images.shape[0] != labels.shape[0])
     throw_error<DataError>("[mnist] {} has {} images, {} has {} labels; expected as many", image_path.string(),
                            images.shape[0], label_path.string(), labels.shape[0]);
-  return {.image_shape = {images.shape[1], images.shape[2]},
-          .images = std::move(images.data),
-          .labels = std::move(labels.data)};
+  return std::make_shared<StoredImages>(Shape{images.shape[1], images.shape[2], 1}, std::move(images.data),
+                                        std::move(labels.data));
 }
 
 }  // namespace bonfire::data

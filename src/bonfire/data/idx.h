@@ -1,7 +1,7 @@
 #pragma once
 // IDX files, the format of MNIST and Fashion-MNIST: bytes of rank 1 (labels) or 3 (images), plain or gzipped.
 //
-//   data::LabelledImages train = data::load_mnist("data/mnist", data::Split::train);
+//   std::shared_ptr<data::StoredImages> train = data::load_mnist("data/mnist", data::Split::train);
 //
 // A file that is damaged, cut short or not what it claims is a DataError with the file's name. Memory grows with the
 // bytes that are really there, whatever the header promises.
@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "bonfire/tensor/shape.h"
+#include "bonfire/data/stored_images.h"
 
 namespace bonfire::data {
 
@@ -24,16 +24,8 @@ IdxArray read_idx(const std::filesystem::path& path);
 
 enum class Split : uint8_t { train, test };
 
-struct LabelledImages {
-  Shape image_shape;            // [H, W]
-  std::vector<uint8_t> images;  // [N, H, W]
-  std::vector<uint8_t> labels;  // [N]
-
-  size_t size() const { return labels.size(); }
-};
-
 // From the folder's train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-… for the test split; where there is
 // no such file, the one with .gz behind its name. DataError saying which files were looked for when there is neither.
-LabelledImages load_mnist(const std::filesystem::path& folder, Split split);
+std::shared_ptr<StoredImages> load_mnist(const std::filesystem::path& folder, Split split);
 
 }  // namespace bonfire::data

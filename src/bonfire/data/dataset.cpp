@@ -1,0 +1,29 @@
+#include "bonfire/data/dataset.h"
+
+#include <cstring>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/random.h"
+
+namespace bonfire::data {
+
+float SampleKey::uniform(uint64_t number) const {
+  constexpr uint64_t kDraws = 1 << 16;  // a sample's share of the counter
+  BONFIRE_CHECK(number < kDraws);
+  return uniform_at(seed_, static_cast<uint64_t>(epoch_), static_cast<uint64_t>(index_) * kDraws + number);
+}
+
+Sample image_sample(std::vector<std::byte> pixels, const Shape& shape, int64_t label) {
+  Sample sample{{DType::u8, shape, std::move(pixels)}, {DType::i64, {}, std::vector<std::byte>(sizeof label)}};
+  std::memcpy(sample.label.bytes.data(), &label, sizeof label);
+  return sample;
+}
+
+int64_t label_of(const Sample& sample) {
+  int64_t label = 0;
+  BONFIRE_CHECK(sample.label.dtype == DType::i64 && sample.label.bytes.size() == sizeof label);
+  std::memcpy(&label, sample.label.bytes.data(), sizeof label);
+  return label;
+}
+
+}  // namespace bonfire::data

@@ -1,0 +1,93 @@
+#pragma once
+// DataLoader: batches of a data set, made ahead by worker threads and delivered in order, epoch after epoch.
+//
+//   data::DataLoader train(data::load_mnist("data/mnist", data::Split::train), {.batch_size = 64, .shuffle = true});
+//   for (const auto& [image, label] : train.epoch(0)) step(image, label);
+//
+// The order of an epoch is a pure function of (seed, epoch), so a position is all that a checkpoint must hold. Workers
+// read on into the next epoch while the last batches of this one are used.
+
+#include <memory>
+
+#include "bonfire/data/dataset.h"
+#include "bonfire/graph/node.h"
+
+namespace bonfire::data {
+
+struct Batch {
+  Tensor input;  // [N] + a sample's input: images are u8 [N, H, W, C]
+  Tensor label;  // [N] + a sample's label: classes are i64 [N]
+};
+
+struct LoaderOptions {
+  int64_t batch_size = 64;
+  bool shuffle = false;
+  bool drop_last = false;  // leave out a last batch that is not full
+  int64_t limit = 0;       // use only the first so many samples; 0: all
+  uint64_t seed = 0;
+  int num_workers = 1;  // threads; 0: batches are made when they are asked for
+  Transform transform = {};
+  Device device = {};
+};
+
+// Where a loader is: the batch that comes next.
+struct LoaderPosition {
+  int64_t epoch = 0, batch = 0;
+  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
+};
+
+class DataLoader {
+ public:
+  // ConfigError for options that make no sense, DataError for an empty data set.
+  DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
+  ~DataLoader();
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
+
+  int64_t samples() const;  // that an epoch goes over
+  int64_t batches_per_epoch() const;
+
+  Batch next();  // the batch at the position; never ends. Throws what a worker met, and goes on behind it.
+  LoaderPosition position() const;
+  void seek(const LoaderPosition& position);
+  double seconds_waited() const;  // in next(), for workers, since the loader was made
+
+  // The batches of one epoch, from its beginning. Workers start anew only if they are elsewhere.
+  class Epoch;
+  Epoch epoch(int64_t number);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class DataLoader::Epoch {
+ public:
+  Epoch(DataLoader& loader, int64_t batches) : loader_(loader), batches_(batches) {}
+
+  class Iterator {
+   public:
+    Iterator(DataLoader* loader, int64_t left) : loader_(loader), left_(left) {}
+    Batch operator*() const { return loader_->next(); }  // once for each ++
+    Iterator& operator++() {
+      --left_;
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return left_ != other.left_; }
+
+   private:
+    DataLoader* loader_;
+    int64_t left_;
+  };
+  Iterator begin() const { return {&loader_, batches_}; }
+  Iterator end() const { return {&loader_, 0}; }
+
+ private:
+  DataLoader& loader_;
+  int64_t batches_;
+};
+
+// 0 … count − 1 in an order that is a pure function of (seed, stream): Fisher and Yates' shuffle, counter-based.
+std::vector<uint32_t> shuffled(uint32_t count, uint64_t seed, uint64_t stream);
+
+}  // namespace bonfire::data
