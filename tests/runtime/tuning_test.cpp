@@ -5,8 +5,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/runtime/build_stamp.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
@@ -39,11 +41,11 @@ class Tuning : public ::testing::Test {
     setenv("BONFIRE_TUNE", "off", 1);
   }
 
-  std::string pick(const char* mode, std::vector<int64_t> reorder_bytes = {0, 0}) {
+  std::string pick(const char* mode, std::vector<double> reorder_nanoseconds = {0, 0}) {
     setenv("BONFIRE_TUNE", mode, 1);
     const Layout arriving[] = {{}};
     std::vector<Candidate> candidates = candidates_for({*node_, arriving});
-    return candidates[pick_candidate(*node_, candidates, reorder_bytes)].name;
+    return candidates[pick_candidate(*node_, candidates, reorder_nanoseconds)].name;
   }
 
   bonfire::testing::ScratchFolder folder_;
@@ -58,7 +60,7 @@ TEST_F(Tuning, OffTakesTheFewestReorders) {
   EXPECT_EQ(pick("off", {100, 0}), "quick");
 }
 
-TEST_F(Tuning, ReordersCountAgainstAQuickCandidate) { EXPECT_EQ(pick("full", {0, int64_t{1} << 30}), "slow"); }
+TEST_F(Tuning, ReordersCountAgainstAQuickCandidate) { EXPECT_EQ(pick("full", {0, 1e9}), "slow"); }
 
 TEST_F(Tuning, CachedMeasuresNothing) {
   EXPECT_EQ(pick("cached"), "slow");
@@ -73,6 +75,27 @@ TEST_F(Tuning, TheRecordIsWrittenAndServesLater) {
   EXPECT_EQ(pick("cached"), "slow");
   set_tuning_record(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   EXPECT_EQ(pick("cached"), "quick");
+}
+
+TEST_F(Tuning, TheRecordOfAnotherBuildIsMeasuredAnew) {
+  pick("full");
+  save_tuning();
+  reload_tuning();
+  EXPECT_EQ(pick("cached"), "quick");
+  std::string path = folder_.path() / "tuning.json";
+  std::vector<std::byte> bytes = base::read_file(path);
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  ASSERT_FALSE(build_stamp().empty());
+  text.replace(text.find(build_stamp()), build_stamp().size(), "another");
+  const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(text))};
+  base::write_file_atomically(path, chunks);
+  reload_tuning();
+  EXPECT_EQ(pick("cached"), "slow");
+}
+
+TEST_F(Tuning, KeysNameThreadsAndProcessor) {
+  pick("full");
+  EXPECT_NE(tuning_record().find("cpu/" + std::to_string(cpu::cpu_threads()) + processor_name()), std::string::npos);
 }
 
 TEST_F(Tuning, BadInputIsNamed) {

@@ -1,22 +1,23 @@
 #include "bonfire/runtime/layout.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "bonfire/base/error.h"
+#include "bonfire/runtime/image_layouts.h"
 #include "bonfire/runtime/tuning.h"
 
 namespace bonfire::runtime {
 
 namespace {
 
-OutputSpecs infer_reorder(const InferContext& context) { return {context.input(0)}; }
-
-// Moves elements from one layout to another: attributes from_order, from_block, to_order, to_block.
-const Op& reorder_op = register_op({.name = "reorder", .infer = infer_reorder});
-
 class Chooser {
  public:
-  Chooser(Graph& graph, std::span<const LeafLayout> leaves) : graph_(graph), uses_(graph) {
+  Chooser(Graph& graph, std::span<const LeafLayout> leaves)
+      : graph_(graph),
+        uses_(graph),
+        parameters_(graph, uses_),
+        image_layouts_(choose_image_layouts(graph, uses_, parameters_)) {
     for (const LeafLayout& leaf : leaves) {
       choices_.leaf_layouts.push_back(leaf.layout);
       choices_.leaf_layout_used.push_back(false);
@@ -60,24 +61,77 @@ class Chooser {
                                                 [&](const Made& made) { return made.layout == wanted; });
   }
 
-  // Bytes that a candidate would make us move first.
-  int64_t reorder_cost(const GraphNode& node, const Candidate& candidate) const {
-    int64_t cost = 0;
+  // What a candidate would make us move: inputs that lie otherwise, and a parameter's gradient that it gives otherwise
+  // than whoever takes it wants it.
+  double reorder_cost(const GraphNode& node, const Candidate& candidate) {
+    double cost = 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const GraphValue& input = node.inputs[i];
       if (!is_free(input) && !lies_as(input, candidate.input_layouts[i]))
-        cost += static_cast<int64_t>(input.spec().bytes());
+        cost += reorder_nanoseconds(input.spec(), layouts_.at(input), candidate.input_layouts[i]);
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      GraphValue output{const_cast<GraphNode*>(&node), static_cast<int>(i)};
+      if (std::optional<Layout> wanted = wanted_by_user(output))
+        cost += reorder_nanoseconds(output.spec(), candidate.output_layouts[i], *wanted);
     }
     return cost;
   }
 
+  // How the node that updates a parameter wants its gradient. Elementwise ops on the way pass on what they get.
+  std::optional<Layout> wanted_by_user(const GraphValue& value) {
+    if (value.spec().shape.rank() != 4 || !parameters_.contains(value)) return {};
+    if (auto known = wanted_.find(value); known != wanted_.end()) return known->second;
+    std::optional<Layout> wanted;
+    for (GraphNode* user : uses_.nodes(value)) {
+      if (user->op->has(Trait::view)) continue;
+      if (user->op->has(Trait::elementwise)) {
+        wanted = wanted_by_user({user, 0});
+      } else {
+        std::vector<Layout> arriving;
+        for (const GraphValue& input : user->inputs) {
+          auto known = layouts_.find(input);
+          arriving.push_back(known == layouts_.end() ? Layout{} : known->second);
+        }
+        Candidate taker = std::move(candidates_for({*user, arriving}).front());
+        for (size_t i = 0; i < user->inputs.size(); ++i)
+          if (user->inputs[i] == value) wanted = taker.input_layouts[i];
+      }
+      if (wanted) break;
+    }
+    return wanted_[value] = wanted;
+  }
+
+  // The candidates of a node that keep its images as was decided for it.
+  std::vector<Candidate> options(const GraphNode& node, std::span<const Layout> arriving) const {
+    std::vector<Candidate> all = candidates_for({node, arriving});
+    auto decided = image_layouts_.find(&node);
+    if (decided == image_layouts_.end()) return all;
+    auto fits = [&](const Candidate& candidate) {
+      return keeps_images_as(parameters_, node, candidate, decided->second);
+    };
+    if (std::any_of(all.begin(), all.end(), fits))
+      std::erase_if(all, [&](const Candidate& candidate) { return !fits(candidate); });
+    return all;
+  }
+
+  // Images arrive as was decided for the node, whether or not they must be reordered first.
+  std::vector<Layout> arriving_at(const GraphNode& node) const {
+    auto decided = image_layouts_.find(&node);
+    std::vector<Layout> arriving;
+    for (const GraphValue& input : node.inputs) {
+      bool image = decided != image_layouts_.end() && parameters_.is_image(input);
+      arriving.push_back(image ? decided->second : layouts_.at(input));
+    }
+    return arriving;
+  }
+
   void choose(GraphNode& node) {
     settle_behind(node);
-    std::vector<Layout> arriving;
-    for (const GraphValue& input : node.inputs) arriving.push_back(layouts_.at(input));
-    std::vector<Candidate> candidates = candidates_for({node, arriving});
-    std::vector<int64_t> costs;
-    for (const Candidate& candidate : candidates) costs.push_back(reorder_cost(node, candidate));
+    std::vector<Candidate> candidates = options(node, arriving_at(node));
+    std::vector<double> costs;
+    for (const Candidate& candidate : candidates)
+      costs.push_back(candidates.size() == 1 ? 0 : reorder_cost(node, candidate));
     Candidate chosen = std::move(candidates[pick_candidate(node, candidates, costs)]);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (is_free(node.inputs[i])) fix(*node.inputs[i].node, chosen.input_layouts[i]);
@@ -92,13 +146,14 @@ class Chooser {
   // variable lies: whoever uses its result does.
   void settle_behind(const GraphNode& node) {
     if (!node.op->has(Trait::elementwise) || node.inputs.size() != 1 || !is_free(node.inputs[0])) return;
-    for (GraphNode* user : uses_.nodes({const_cast<GraphNode*>(&node), 0})) {
+    GraphValue result{const_cast<GraphNode*>(&node), 0};
+    for (GraphNode* user : uses_.nodes(result)) {
       if (user->op->has(Trait::elementwise) || user->op->has(Trait::view)) continue;
-      std::vector<Layout> arriving(user->inputs.size());
-      Candidate first = std::move(candidates_for({*user, arriving}).front());
+      std::vector<Candidate> candidates = options(*user, std::vector<Layout>(user->inputs.size()));
+      const Candidate& taker = candidates[pick_candidate(*user, candidates, std::vector<double>(candidates.size()))];
       for (size_t i = 0; i < user->inputs.size(); ++i)
-        if (user->inputs[i] == GraphValue{const_cast<GraphNode*>(&node), 0} && first.input_layouts[i].block == 0)
-          return fix(*node.inputs[0].node, first.input_layouts[i]);
+        if (user->inputs[i] == result && taker.input_layouts[i].block == 0)
+          return fix(*node.inputs[0].node, taker.input_layouts[i]);
     }
   }
 
@@ -115,9 +170,7 @@ class Chooser {
     if (same_places(value.spec().shape, have, wanted)) return value;
     for (const Made& made : made_[value])
       if (made.layout == wanted) return made.value;
-    Attributes attributes{
-        {"from_order", have.order}, {"from_block", have.block}, {"to_order", wanted.order}, {"to_block", wanted.block}};
-    GraphNode* node = graph_.add(reorder_op, {value}, std::move(attributes), before);
+    GraphNode* node = graph_.add(reorder_op(), {value}, reorder_attributes(have, wanted), before);
     node->path = value.node->path;
     std::vector<Candidate> candidates = candidates_for({*node, {&have, 1}});
     layouts_[{node, 0}] = wanted;
@@ -146,9 +199,12 @@ class Chooser {
 
   Graph& graph_;
   Uses uses_;  // before any reorder was put in
+  ParameterValues parameters_;
+  NodeLayouts image_layouts_;
   Choices choices_;
   std::vector<bool> fixed_;
   std::unordered_map<GraphValue, Layout, ValueHash> layouts_;
+  std::unordered_map<GraphValue, std::optional<Layout>, ValueHash> wanted_;
   std::unordered_map<GraphValue, std::vector<Made>, ValueHash> made_;  // reordered copies of each value
 };
 

@@ -1,7 +1,8 @@
 #pragma once
-// The planner's first two stages: which candidate computes each node, and how every value lies in memory. Nodes are
-// visited in order; each takes the candidate with the least cost, counting a reorder for every input that does not lie
-// as the candidate wants it. Variables whose layout is still free take the one that their first user wants.
+// The planner's first two stages: which candidate computes each node, and how every value lies in memory. Layouts of
+// images are chosen for the whole step (image_layouts.h). Then nodes are visited in order; each takes the candidate
+// with the least time among those that keep its images so, counting a reorder for everything else that does not lie as
+// the candidate wants it. Variables whose layout is still free take the one that their first user wants.
 
 #include <unordered_map>
 #include <vector>

@@ -9,24 +9,6 @@ namespace bonfire::runtime {
 
 namespace {
 
-// Two for each multiplication with its addition.
-double operations_of(const GraphNode& node) {
-  std::string_view name = node.name();
-  const TensorSpec& result = node.outputs[0];
-  if (name.starts_with("matmul")) {
-    const Shape& a = node.inputs[0].spec().shape;
-    return 2.0 * static_cast<double>(result.shape.count()) *
-           static_cast<double>(a[node.attributes.flag("transpose_a") ? -2 : -1]);
-  }
-  if (name.starts_with("conv2d")) {
-    // Each element of y is a sum over one filter.
-    const Shape& weight = name == "conv2d_weight_gradient" ? result.shape : node.inputs[1].spec().shape;
-    const Shape& y = name.ends_with("gradient") ? node.inputs[0].spec().shape : result.shape;
-    return 2.0 * static_cast<double>(y.count() * (weight.count() / std::max<int64_t>(1, weight[0])));
-  }
-  return 0;
-}
-
 double median(std::vector<double> values) {
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -48,6 +30,24 @@ void synchronize_devices(const Plan& plan) {
 }
 
 }  // namespace
+
+double operations_of(const GraphNode& node) {
+  std::string_view name = node.name();
+  const TensorSpec& result = node.outputs[0];
+  if (name == "matmul" || name == "matmul_bias_act") {
+    const Shape& a = node.inputs[0].spec().shape;
+    return 2.0 * static_cast<double>(result.shape.count()) *
+           static_cast<double>(a[node.attributes.flag("transpose_a") ? -2 : -1]);
+  }
+  bool forward = name == "conv2d" || name == "conv2d_bias_act";
+  if (forward || name == "conv2d_input_gradient" || name == "conv2d_weight_gradient") {
+    // Each element of y is a sum over one filter.
+    const Shape& weight = name == "conv2d_weight_gradient" ? result.shape : node.inputs[1].spec().shape;
+    const Shape& y = forward ? result.shape : node.inputs[0].spec().shape;
+    return 2.0 * static_cast<double>(y.count() * (weight.count() / std::max<int64_t>(1, weight[0])));
+  }
+  return 0;
+}
 
 PlanNote note_of(const GraphNode& node, const Candidate& candidate) {
   PlanNote note{.node = std::string(node.name()),

@@ -14,6 +14,9 @@
 
 namespace bonfire::runtime {
 
+// Floating-point operations of a product or convolution, two for each multiplication with its addition; 0 otherwise.
+double operations_of(const GraphNode& node);
+
 PlanNote note_of(const GraphNode& node, const Candidate& candidate);
 
 void start_profile(const Plan& plan);  // forgets what was noted before; waits for what is in flight

@@ -1,7 +1,6 @@
 #include "bonfire/runtime/tuning.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,9 +10,9 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
-#include "bonfire/base/random.h"
-#include "bonfire/base/thread_pool.h"
 #include "bonfire/kernel/queue.h"
+#include "bonfire/runtime/build_stamp.h"
+#include "bonfire/runtime/measure.h"
 
 namespace bonfire::runtime {
 
@@ -46,6 +45,7 @@ using Times = std::map<std::string, double>;  // candidate → nanoseconds
 struct Record {
   std::mutex mutex;
   std::map<std::string, Times> times;
+  std::map<Device, std::string> devices;  // what else times depend on: "cpu/2 Intel(R) Xeon(R) ..."
   bool loaded = false, changed = false;
 };
 
@@ -65,7 +65,7 @@ std::map<std::string, Times> parse(const std::string& text) {
   return times;
 }
 
-// A damaged or missing file only means measuring again.
+// A damaged or missing file, or one of another build, only means measuring again.
 void load_once(Record& all) {
   if (all.loaded) return;
   all.loaded = true;
@@ -73,95 +73,79 @@ void load_once(Record& all) {
   if (path.empty() || !std::filesystem::exists(path)) return;
   try {
     std::vector<std::byte> bytes = base::read_file(path);
-    all.times = parse(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::map<std::string, Times> times = parse(text);
+    if (nlohmann::json::parse(text).value("build", "") == build_stamp()) all.times = std::move(times);
   } catch (const Error& error) {
     std::fprintf(stderr, "bonfire: ignoring %s: %s\n", path.c_str(), error.what());
   }
 }
 
-std::string key_of(const GraphNode& node) {
+const std::string& device_text(Record& all, Device device) {
+  std::string& text = all.devices[device];
+  if (text.empty() && device.type == DeviceType::cpu) {
+    int threads = 0;
+    queue_of(device).run_now([&](const Run& run) { threads = run.threads->size(); });
+    text = " cpu/" + std::to_string(threads) + processor_name();
+  } else if (text.empty()) {
+    text = " cuda";
+  }
+  return text;
+}
+
+std::string key_of(Record& all, const GraphNode& node) {
   std::string key = std::string(node.name()) + " {" + to_string(node.attributes) + "}";
   for (const GraphValue& input : node.inputs)
     key += " " + std::string(name_of(input.spec().dtype)) + to_string(input.spec().shape);
-  key += node.device().type == DeviceType::cpu ? " cpu/" + std::to_string(available_cores()) : " cuda";
-  return key;
+  return key + device_text(all, node.device());
 }
 
-Buffer random_buffer(const TensorSpec& spec, const Layout& layout, uint64_t stream) {
-  size_t bytes = std::max<size_t>(1, bytes_of(spec.shape, spec.dtype, layout));
-  std::vector<std::byte> host(bytes);
-  if (is_floating(spec.dtype)) {
-    dispatch(spec.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      T* values = reinterpret_cast<T*>(host.data());
-      for (size_t i = 0; i < bytes / sizeof(T); ++i)
-        values[i] = static_cast<T>(2 * uniform_at(7, stream, i % 65536) - 1);  // real-looking: zeros run faster
-    });
-  }
-  Buffer buffer{std::make_shared<Storage>(spec.device, bytes)};
-  memory_of(spec.device).copy_from_host(buffer.data(), host.data(), bytes);
-  return buffer;
-}
+OutputSpecs infer_reorder(const InferContext& context) { return {context.input(0)}; }
 
-double measure(const GraphNode& node, const Candidate& candidate) {
-  std::vector<Buffer> buffers;
-  std::vector<void*> inputs, outputs;
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    buffers.push_back(random_buffer(node.inputs[i].spec(), candidate.input_layouts[i], i));
-    inputs.push_back(buffers.back().data());
+const Op& reorder = register_op({.name = "reorder", .infer = infer_reorder});
+
+// Measures what the record lacks, each name once.
+void measure_missing(const GraphNode& node, const std::vector<Candidate>& candidates, Times& known) {
+  std::vector<Candidate> missing;
+  for (const Candidate& candidate : candidates) {
+    auto same = [&](const Candidate& other) { return other.name == candidate.name; };
+    if (!known.contains(candidate.name) && std::none_of(missing.begin(), missing.end(), same))
+      missing.push_back(candidate);
   }
-  for (size_t i = 0; i < node.outputs.size(); ++i) {
-    buffers.push_back(random_buffer(node.outputs[i], candidate.output_layouts[i], 100 + i));
-    outputs.push_back(buffers.back().data());
-  }
-  Buffer workspace{std::make_shared<Storage>(node.device(), std::max<size_t>(1, candidate.workspace_bytes))};
-  std::unique_ptr<Kernel> kernel = candidate.build();
-  Queue& queue = queue_of(node.device());
-  auto seconds = [&] {
-    auto start = std::chrono::steady_clock::now();
-    queue.run_now([&](const Run& run) { kernel->run({inputs, outputs, workspace.data(), run.threads, run.stream}); });
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  seconds();  // first touch
-  constexpr int kMostRuns = 5;
-  constexpr double kEnough = 0.02;  // seconds
-  double best = 1e9, spent = 0;
-  for (int i = 0; i < kMostRuns && spent < kEnough; ++i) {
-    double once = seconds();
-    best = std::min(best, once);
-    spent += once;
-  }
-  return best * 1e9;
+  if (missing.empty()) return;
+  std::vector<double> times = measure(node, missing);
+  for (size_t i = 0; i < missing.size(); ++i) known[missing[i].name] = times[i];
 }
 
 }  // namespace
 
-size_t pick_candidate(const GraphNode& node, const std::vector<Candidate>& candidates,
-                      std::span<const int64_t> reorder_bytes) {
-  if (candidates.size() == 1) return 0;
-  constexpr double kNanosecondsPerByte = 0.3;  // of a reorder
+std::vector<double> candidate_times(const GraphNode& node, const std::vector<Candidate>& candidates) {
   Mode how = mode();
-  Times times;
-  if (how != Mode::off) {
-    Record& all = record();
-    std::lock_guard lock(all.mutex);
-    load_once(all);
-    Times& known = all.times[key_of(node)];
-    for (const Candidate& candidate : candidates) {
-      if (how == Mode::full && !known.contains(candidate.name)) {
-        known[candidate.name] = measure(node, candidate);
-        all.changed = true;
-      }
-    }
-    times = known;
+  if (how == Mode::off) return {};
+  Record& all = record();
+  std::lock_guard lock(all.mutex);
+  load_once(all);
+  Times& known = all.times[key_of(all, node)];
+  size_t before = known.size();
+  if (how == Mode::full) measure_missing(node, candidates, known);
+  all.changed |= known.size() != before;
+  std::vector<double> times;
+  for (const Candidate& candidate : candidates) {
+    auto found = known.find(candidate.name);
+    if (found == known.end()) return {};
+    times.push_back(found->second);
   }
-  bool all_known = std::all_of(candidates.begin(), candidates.end(),
-                               [&](const Candidate& candidate) { return times.contains(candidate.name); });
+  return times;
+}
+
+size_t pick_candidate(const GraphNode& node, const std::vector<Candidate>& candidates,
+                      std::span<const double> reorder_nanoseconds) {
+  if (candidates.size() == 1) return 0;
+  std::vector<double> times = candidate_times(node, candidates);
   size_t best = 0;
   double best_cost = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    double cost =
-        kNanosecondsPerByte * static_cast<double>(reorder_bytes[i]) + (all_known ? times[candidates[i].name] : 0);
+    double cost = reorder_nanoseconds[i] + (times.empty() ? 0 : times[i]);
     if (i == 0 || cost < best_cost) {
       best = i;
       best_cost = cost;
@@ -170,13 +154,29 @@ size_t pick_candidate(const GraphNode& node, const std::vector<Candidate>& candi
   return best;
 }
 
+double reorder_nanoseconds(const TensorSpec& spec, const Layout& from, const Layout& to) {
+  if (same_places(spec.shape, from, to)) return 0;
+  Graph scratch;
+  const GraphNode* node =
+      scratch.add(reorder, {{scratch.add_input(LeafKind::feed, spec), 0}}, reorder_attributes(from, to));
+  std::vector<double> times = candidate_times(*node, candidates_for({*node, {&from, 1}}));
+  constexpr double kGuess = 0.3;  // nanoseconds a byte
+  return times.empty() ? kGuess * static_cast<double>(spec.bytes()) : times[0];
+}
+
+const Op& reorder_op() { return reorder; }
+
+Attributes reorder_attributes(const Layout& from, const Layout& to) {
+  return {{"from_order", from.order}, {"from_block", from.block}, {"to_order", to.order}, {"to_block", to.block}};
+}
+
 void save_tuning() {
   Record& all = record();
   std::lock_guard lock(all.mutex);
   std::string path = record_path();
   if (!all.changed || path.empty()) return;
   all.changed = false;
-  std::string text = nlohmann::json{{"times", all.times}}.dump(1);
+  std::string text = nlohmann::json{{"build", build_stamp()}, {"times", all.times}}.dump(1);
   try {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(text))};
@@ -186,11 +186,18 @@ void save_tuning() {
   }
 }
 
+void reload_tuning() {
+  Record& all = record();
+  std::lock_guard lock(all.mutex);
+  all.times.clear();
+  all.loaded = all.changed = false;
+}
+
 std::string tuning_record() {
   Record& all = record();
   std::lock_guard lock(all.mutex);
   load_once(all);
-  return nlohmann::json{{"times", all.times}}.dump();
+  return nlohmann::json{{"build", build_stamp()}, {"times", all.times}}.dump();
 }
 
 void set_tuning_record(const std::string& json) {

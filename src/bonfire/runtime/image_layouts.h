@@ -1,0 +1,43 @@
+#pragma once
+// Which layout the images of a step lie in, node by node.
+//
+// Kernels differ in the layouts they want, and reorders between them cost as much as many a kernel. So the layouts are
+// chosen together: every node that touches images (values of rank 4 that are not parameters or their gradients) gets
+// one layout for all its images, such that the sum of the best candidates' times and of the reorders between nodes is
+// small. The search starts from the best single layout for everything, and then moves to another layout single
+// nodes, nodes with the cheap ones around them, and all nodes on images of one size, as long as that helps. A value is
+// reordered at most once to each layout, however many nodes use it so; that is how it is counted.
+
+#include <unordered_map>
+
+#include "bonfire/graph/graph.h"
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::runtime {
+
+// What is a parameter, a gradient of one, or made of parameters alone.
+class ParameterValues {
+ public:
+  ParameterValues(const Graph& graph, const Uses& uses);
+  bool contains(const GraphValue& value) const;
+  bool is_image(const GraphValue& value) const { return value.spec().shape.rank() == 4 && !contains(value); }
+
+ private:
+  struct Hash {
+    size_t operator()(const GraphValue& value) const {
+      return std::hash<const void*>()(value.node) + static_cast<size_t>(value.index);
+    }
+  };
+  std::unordered_map<GraphValue, bool, Hash> values_;
+};
+
+// Whether all images of the node lie so for this candidate.
+bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, const Candidate& candidate,
+                     const Layout& layout);
+
+using NodeLayouts = std::unordered_map<const GraphNode*, Layout>;
+
+// Nodes without images, or without a choice, are not in the result.
+NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters);
+
+}  // namespace bonfire::runtime
