@@ -98,6 +98,8 @@ Bf16Kernel gemm_kernel_amx() {
   kernel.kc = 1024;
   kernel.block_a = 256;
   kernel.block_b = 256;
+  kernel.chunk_a = 256;
+  kernel.swept_b = 1 << 20;
   kernel.ask_ahead = false;
   kernel.multiply = &multiply;
   kernel.finish = &GemmFinish<Isa>::finish;

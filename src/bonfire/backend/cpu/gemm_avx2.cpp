@@ -15,6 +15,8 @@ struct Isa {
   static constexpr int64_t kc = 384;
   static constexpr int64_t block_a = 192;
   static constexpr int64_t block_b = 256;
+  static constexpr int64_t chunk_a = 192;
+  static constexpr bool ask_ahead = true;
 };
 
 }  // namespace

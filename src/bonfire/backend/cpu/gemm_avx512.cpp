@@ -13,9 +13,11 @@ struct Isa : MaskedRows<Isa<T>, T> {
   static constexpr int mr = 14;
   static constexpr int vectors = 2;
   static constexpr bool a_by_lane = false;
-  static constexpr int64_t kc = 288;
+  static constexpr int64_t kc = 352;
   static constexpr int64_t block_a = 224;
   static constexpr int64_t block_b = 256;
+  static constexpr int64_t chunk_a = 56;
+  static constexpr bool ask_ahead = false;
 };
 
 }  // namespace

@@ -71,6 +71,8 @@ Bf16Kernel gemm_kernel_avx512bf16() {
   kernel.kc = 576;
   kernel.block_a = 224;
   kernel.block_b = 256;
+  kernel.chunk_a = 56;
+  kernel.ask_ahead = false;
   kernel.multiply = &multiply<>;
   kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &PackBf16<Isa>::pack;

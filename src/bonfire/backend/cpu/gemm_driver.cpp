@@ -274,7 +274,8 @@ class Multiplication {
 
   void compute_slice(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, const Packed* b,
                      const Slice& slice) {
-    const int64_t chunk = round_up(kernel_.block_a, kernel_.mr);  // lanes of A that stay in the second-level cache
+    const bool sweep = area.cols * slice.kc * static_cast<int64_t>(sizeof(Packed)) <= kernel_.swept_b;
+    const int64_t chunk = sweep ? kernel_.mr : round_up(kernel_.chunk_a, kernel_.mr);
     for (int64_t begin = 0; begin < area.rows; begin += chunk) {
       const int64_t end = std::min(begin + chunk, area.rows), tiles = ceil_div(end - begin, kernel_.mr);
       const int64_t share = ceil_div(kernel_.nr * slice.kc, tiles);  // of the next panel of B, per tile

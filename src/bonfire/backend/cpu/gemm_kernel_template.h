@@ -5,7 +5,8 @@
 // here calls an inline function that ordinary files share: the linker must never take their copy from here.
 //
 // Isa names: Scalar, bytes (of a vector), mr, vectors (of a tile's row), a_by_lane (multiply by a lane of a vector of
-// A, held in a register by hold(), instead of a number broadcast from memory), kc, block_a, block_b.
+// A, held in a register by hold(), instead of a number broadcast from memory), kc, block_a, block_b, chunk_a,
+// ask_ahead.
 
 #include "bonfire/backend/cpu/gemm_finish_template.h"
 #include "bonfire/backend/cpu/gemm_pack_template.h"
@@ -135,6 +136,8 @@ struct GemmTemplate {
     k.kc = Isa::kc;
     k.block_a = Isa::block_a;
     k.block_b = Isa::block_b;
+    k.chunk_a = Isa::chunk_a;
+    k.ask_ahead = Isa::ask_ahead;
     k.multiply = &multiply<>;
     k.dot = &dot;
     k.finish = &GemmFinish<Isa>::finish;

@@ -16,6 +16,8 @@ struct Isa {
   static constexpr int64_t kc = 512;
   static constexpr int64_t block_a = 192;
   static constexpr int64_t block_b = 240;
+  static constexpr int64_t chunk_a = 192;
+  static constexpr bool ask_ahead = true;
 };
 
 }  // namespace

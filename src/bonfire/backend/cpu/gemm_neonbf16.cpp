@@ -158,6 +158,8 @@ Bf16Kernel gemm_kernel_neonbf16() {
   kernel.kc = 1024;
   kernel.block_a = 192;
   kernel.block_b = 240;
+  kernel.chunk_a = 192;
+  kernel.ask_ahead = true;
   kernel.multiply = &multiply<>;
   kernel.pack = &pack;
   return kernel;
