@@ -101,6 +101,7 @@ Bf16Kernel gemm_kernel_amx() {
   kernel.chunk_a = 256;
   kernel.swept_b = 1 << 20;
   kernel.ask_ahead = false;
+  kernel.alone = 1.6e7;
   kernel.multiply = &multiply;
   kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &PackBf16<Isa>::pack;

@@ -73,6 +73,7 @@ Bf16Kernel gemm_kernel_avx512bf16() {
   kernel.block_b = 256;
   kernel.chunk_a = 56;
   kernel.ask_ahead = false;
+  kernel.alone = 4.8e6;
   kernel.multiply = &multiply<>;
   kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &PackBf16<Isa>::pack;

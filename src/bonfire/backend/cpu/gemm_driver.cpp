@@ -77,7 +77,9 @@ struct Cut {
     parts = std::max<int64_t>(1, std::min(kParts / blocks, p.k / kShortestPart));
     k_part = ceil_div(slices, parts) * kc;
     if (k_part > 0) parts = ceil_div(p.k, k_part);
-    slots = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < 4e5 ? 1 : threads;
+    slots = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) < kernel.alone
+                ? 1
+                : threads;
 
     // Packing B does not pay when each of its numbers is used by one tile, or by a few from the first-level cache.
     const int64_t tiles = ceil_div(p.m, kernel.mr), b_bytes = p.n * p.k * static_cast<int64_t>(sizeof(Acc));
@@ -200,7 +202,8 @@ class Multiplication {
     const PanelSource<Acc>& source = cut_.share_a ? *p_.a : *p_.b;
     const PanelLayout layout = cut_.share_a ? kernel_.layout_a() : kernel_.layout_b();
     shared_count_ = round_up(lanes, layout.width);
-    const int64_t group = std::min<int64_t>(shared_count_, 16 * layout.width);
+    const int64_t even_share = round_up(ceil_div(lanes, 2 * cut_.slots), layout.width);
+    const int64_t group = std::min<int64_t>(even_share, 16 * layout.width);
     const int64_t groups = ceil_div(lanes, group), slices = p_.k == 0 ? 0 : ceil_div(p_.k, cut_.kc);
     for_each_task(pool_, cut_.slots, groups * slices, [&](int64_t slot, int64_t task) {
       const int64_t k = task / groups * cut_.kc, first = task % groups * group;

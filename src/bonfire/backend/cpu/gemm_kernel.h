@@ -74,6 +74,7 @@ struct TileKernel {
   int64_t chunk_a;      // lanes of A that meet a panel of B in turn: rows of the result, often each in its own page
   int64_t swept_b = 0;  // bytes of a B so small that every panel of A meets all of it in turn, and rows grow on and on
   bool ask_ahead;       // for the next panel of B while this one is multiplied
+  double alone;  // operations (2 m n k) of a product so small that waking other threads costs more than they save
 
   // c[r * c_stride + j] = sum over k of a(r, k) * b(k, j) (+ c when add), for r < rows and j < cols rounded up to whole
   // vectors. Without groups, a(r, k) is a[k * mr + r] and b(k, j) is b[k * b_stride + j].

@@ -138,6 +138,7 @@ struct GemmTemplate {
     k.block_b = Isa::block_b;
     k.chunk_a = Isa::chunk_a;
     k.ask_ahead = Isa::ask_ahead;
+    k.alone = 3e5 * kLanes;
     k.multiply = &multiply<>;
     k.dot = &dot;
     k.finish = &GemmFinish<Isa>::finish;

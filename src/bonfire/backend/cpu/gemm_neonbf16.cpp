@@ -160,6 +160,7 @@ Bf16Kernel gemm_kernel_neonbf16() {
   kernel.block_b = 240;
   kernel.chunk_a = 192;
   kernel.ask_ahead = true;
+  kernel.alone = 2.4e6;
   kernel.multiply = &multiply<>;
   kernel.pack = &pack;
   return kernel;
