@@ -51,7 +51,7 @@ struct Passes {
   Floats y, dx, dweight;
 };
 
-Passes run(const Convolution& c, int tile, const Operands& in, int threads, const WinogradEpilogue& epilogue = {}) {
+Passes run(const Convolution& c, int tile, const Operands& in, int threads, const ConvolutionEpilogue& epilogue = {}) {
   const float garbage = std::nanf("");
   ThreadPool pool(threads);
   auto workspace = [&](ConvolutionPass pass) {

@@ -128,27 +128,33 @@ TEST_P(DenseCandidates, OfConvolutionAgree) {
   }
 }
 
-TEST_P(DenseCandidates, OfConvolutionWith3x3KernelsAgree) {
-  Shape x{2, 18, 9, 7}, weight{12, 18, 3, 3}, y{2, 12, 9, 7};
-  const Attributes plain{
-      {"stride", Shape{1, 1}}, {"padding", Shape{1, 1}}, {"dilation", Shape{1, 1}}, {"groups", int64_t{1}}};
-  check_candidates("conv2d", {image(x), image(weight)}, plain);
-  Attributes attributes = plain;
-  attributes.set({"input_size", Shape{9, 7}});
-  check_candidates("conv2d_input_gradient", {image(y), image(weight)}, attributes);
-  attributes = plain;
-  attributes.set({"kernel_size", Shape{3, 3}});
-  check_candidates("conv2d_weight_gradient", {image(y), image(x)}, attributes);
-  for (ElementwiseFunction function : {ElementwiseFunction::relu, ElementwiseFunction::gelu_tanh})
-    for (int has_residual : {0, 1}) {
-      attributes = plain;
-      attributes.set({"has_bias", 1});
-      attributes.set({"has_residual", has_residual});
-      attributes.set({"activation", static_cast<int>(function)});
-      std::vector<TensorSpec> inputs{image(x), image(weight), statistic(12)};
-      if (has_residual) inputs.push_back(image(y));
-      check_candidates("conv2d_bias_act", inputs, attributes);
-    }
+// With these, all our own algorithms have their turn: Winograd's, the one for few channels, the depthwise one.
+TEST_P(DenseCandidates, OfConvolutionWithPlain3x3KernelsAgree) {
+  struct Channels {
+    int64_t in, out, groups;
+  };
+  for (const auto& [in, out, groups] : {Channels{18, 12, 1}, Channels{3, 20, 1}, Channels{18, 18, 18}}) {
+    Shape x{2, in, 9, 7}, weight{out, in / groups, 3, 3}, y{2, out, 9, 7};
+    const Attributes plain{
+        {"stride", Shape{1, 1}}, {"padding", Shape{1, 1}}, {"dilation", Shape{1, 1}}, {"groups", groups}};
+    check_candidates("conv2d", {image(x), image(weight)}, plain);
+    Attributes attributes = plain;
+    attributes.set({"input_size", Shape{9, 7}});
+    check_candidates("conv2d_input_gradient", {image(y), image(weight)}, attributes);
+    attributes = plain;
+    attributes.set({"kernel_size", Shape{3, 3}});
+    check_candidates("conv2d_weight_gradient", {image(y), image(x)}, attributes);
+    for (ElementwiseFunction function : {ElementwiseFunction::relu, ElementwiseFunction::gelu_tanh})
+      for (int has_residual : {0, 1}) {
+        attributes = plain;
+        attributes.set({"has_bias", 1});
+        attributes.set({"has_residual", has_residual});
+        attributes.set({"activation", static_cast<int>(function)});
+        std::vector<TensorSpec> inputs{image(x), image(weight), statistic(out)};
+        if (has_residual) inputs.push_back(image(y));
+        check_candidates("conv2d_bias_act", inputs, attributes);
+      }
+  }
 }
 
 TEST_P(DenseCandidates, OfPoolingAgree) {

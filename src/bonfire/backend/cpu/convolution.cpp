@@ -1,9 +1,10 @@
 // conv2d, its gradients and conv2d_bias_act: over the implicit products of convolution_core.h, for row-major and for
-// channels-last images, and over winograd.h where it serves.
+// channels-last images, and over winograd.h and direct.h where they serve.
 
 #include <algorithm>
 
 #include "bonfire/backend/cpu/convolution_core.h"
+#include "bonfire/backend/cpu/direct.h"
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/fused_activation.h"
 #include "bonfire/backend/cpu/threads.h"
@@ -36,10 +37,13 @@ Convolution describe(const Attributes& a, const Shape& x, const Shape& weight, D
           .weight_gradient = dtype};
 }
 
+enum class Algorithm { products, winograd, direct };
+
 struct ConvolutionJob {
   Convolution convolution;
   ConvolutionPass pass;
-  int tile;               // of Winograd's algorithm; 0: implicit products
+  Algorithm algorithm;
+  int tile;               // of Winograd's algorithm
   int64_t results;        // elements
   bool empty = false;     // an operand has no elements: the result is zero
   size_t core_bytes = 0;  // of workspace for the convolution itself
@@ -51,15 +55,17 @@ struct ConvolutionJob {
   bool later_residual = false;               // added afterwards
   int64_t later_activation = -1;             // applied afterwards
 
-  ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last, int tile = 0);
+  ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last,
+                 Algorithm algorithm = Algorithm::products, int tile = 0);
   void set_fused(const GraphNode& node);
   size_t workspace_bytes() const {
     return core_bytes + (narrow_bias ? static_cast<size_t>(convolution.out_channels) * sizeof(bfloat16) : 0);
   }
 };
 
-ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last, int tile)
-    : pass(which), tile(tile), results(node.outputs[0].shape.count()) {
+ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, bool channels_last, Algorithm algorithm,
+                               int tile)
+    : pass(which), algorithm(algorithm), tile(tile), results(node.outputs[0].shape.count()) {
   const Shape &first = node.inputs[0].spec().shape, &second = node.inputs[1].spec().shape;
   const Shape& result = node.outputs[0].shape;
   const Shape& x = which == ConvolutionPass::forward         ? first
@@ -68,9 +74,10 @@ ConvolutionJob::ConvolutionJob(const GraphNode& node, ConvolutionPass which, boo
   const Shape& weight = which == ConvolutionPass::backward_weight ? result : second;
   convolution = describe(node.attributes, x, weight, node.outputs[0].dtype, channels_last);
   empty = first.count() == 0 || second.count() == 0;
-  const size_t bytes = empty  ? 0
-                       : tile ? winograd_workspace(convolution, pass, tile, cpu_threads())
-                              : convolution_workspace(convolution, pass, cpu_threads());
+  const size_t bytes = empty                              ? 0
+                       : algorithm == Algorithm::winograd ? winograd_workspace(convolution, pass, tile, cpu_threads())
+                       : algorithm == Algorithm::direct   ? direct_workspace(convolution, pass, cpu_threads())
+                                                          : convolution_workspace(convolution, pass, cpu_threads());
   core_bytes = (bytes + 63) / 64 * 64;
   if (node.attributes.has("activation")) set_fused(node);
 }
@@ -81,11 +88,11 @@ void ConvolutionJob::set_fused(const GraphNode& node) {
   if (node.attributes.flag("has_bias")) bias = next++;
   if (node.attributes.flag("has_residual")) residual = next;
   narrow_bias = bias >= 0 && node.inputs[bias].spec().dtype != convolution.type;
-  later_residual = residual >= 0 && tile == 0 && is_depthwise(convolution);
+  later_residual = residual >= 0 && algorithm == Algorithm::products && is_depthwise(convolution);
   int64_t wanted = node.attributes.integer("activation");
   if (!later_residual && wanted == static_cast<int64_t>(F::relu)) {
     activation = Activation::relu;
-  } else if (!later_residual && tile == 0 && wanted == static_cast<int64_t>(F::gelu_tanh)) {
+  } else if (!later_residual && algorithm == Algorithm::products && wanted == static_cast<int64_t>(F::gelu_tanh)) {
     activation = Activation::gelu_tanh;
   } else {
     later_activation = wanted;
@@ -97,26 +104,31 @@ struct ConvolutionOperands {
   void* result;
 };
 
-void convolve_by_tiles(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
+// By winograd.h or direct.h.
+void convolve_f32(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
   std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
+  const Convolution& c = job.convolution;
   const auto *first = static_cast<const float*>(at.first), *second = static_cast<const float*>(at.second);
   auto* result = static_cast<float*>(at.result);
+  const ConvolutionEpilogue epilogue{.bias = static_cast<const float*>(at.bias),
+                                     .residual = static_cast<const float*>(at.residual),
+                                     .relu = job.activation == Activation::relu};
+  const bool direct = job.algorithm == Algorithm::direct;
   switch (job.pass) {
     case ConvolutionPass::forward:
-      return winograd_forward(job.convolution, job.tile, first, second,
-                              {.bias = static_cast<const float*>(at.bias),
-                               .residual = static_cast<const float*>(at.residual),
-                               .relu = job.activation == Activation::relu},
-                              result, workspace, *run.threads);
+      return direct ? direct_forward(c, first, second, epilogue, result, workspace, *run.threads)
+                    : winograd_forward(c, job.tile, first, second, epilogue, result, workspace, *run.threads);
     case ConvolutionPass::backward_data:
-      return winograd_backward_data(job.convolution, job.tile, first, second, result, workspace, *run.threads);
+      return direct ? direct_backward_data(c, first, second, result, workspace, *run.threads)
+                    : winograd_backward_data(c, job.tile, first, second, result, workspace, *run.threads);
     case ConvolutionPass::backward_weight:
-      return winograd_backward_weight(job.convolution, job.tile, second, first, result, workspace, *run.threads);
+      return direct ? direct_backward_weight(c, second, first, result, workspace, *run.threads)
+                    : winograd_backward_weight(c, job.tile, second, first, result, workspace, *run.threads);
   }
 }
 
 void convolve(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
-  if (job.tile != 0) return convolve_by_tiles(job, at, run);
+  if (job.algorithm != Algorithm::products) return convolve_f32(job, at, run);
   std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
   switch (job.pass) {
     case ConvolutionPass::forward:
@@ -202,7 +214,10 @@ std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
     for (int tile : {2, 4})
       if (winograd_pays(last.convolution, tile))
         candidates.push_back(make_convolution<T>(request, "winograd" + std::to_string(tile) + ":nhwc",
-                                                 ConvolutionJob(request.node, pass, true, tile)));
+                                                 ConvolutionJob(request.node, pass, true, Algorithm::winograd, tile)));
+    if (direct_serves(last.convolution, pass))
+      candidates.push_back(
+          make_convolution<T>(request, "direct:nhwc", ConvolutionJob(request.node, pass, true, Algorithm::direct)));
     return candidates;
   });
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <type_traits>
 
 #include "bonfire/backend/cpu/convolution_core_depthwise.h"
 #include "bonfire/backend/cpu/convolution_core_patches.h"
+#include "bonfire/backend/cpu/convolution_core_phase.h"
 #include "bonfire/backend/cpu/gemm_driver.h"
 #include "bonfire/base/error.h"
 
@@ -132,24 +132,6 @@ struct Forward {
   }
 };
 
-// dx at y sees dy at (y + padding - r * dilation) / stride, for those r that divide evenly. Rows y of the same
-// remainder modulo the stride (a phase) share these r; so each phase is a convolution of stride 1 over dy.
-struct Phase {
-  int64_t remainder, extent;          // y = remainder + stride * i, i < extent
-  int64_t taps, first_tap, tap_step;  // r = first_tap + tap_step * j, j < taps
-  int64_t first, step;                // dy at i + first + step * j
-
-  Phase(int64_t remainder, int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
-      : remainder(remainder), extent((in - remainder + stride - 1) / stride) {
-    tap_step = stride / std::gcd(stride, dilation);
-    first_tap = 0;
-    while (first_tap < tap_step && (remainder + padding - first_tap * dilation) % stride != 0) ++first_tap;
-    taps = first_tap < tap_step && first_tap < kernel ? (kernel - first_tap - 1) / tap_step + 1 : 0;
-    first = taps > 0 ? (remainder + padding - first_tap * dilation) / stride : 0;
-    step = -tap_step * dilation / stride;
-  }
-};
-
 template <class Element>
 struct BackwardData {
   using Acc = SumOf<Element>;
@@ -162,14 +144,16 @@ struct BackwardData {
   void each_product(const Convolution& c, const Body& body) const {
     for (int64_t py = 0; py < std::min(c.stride_height, c.in_height); ++py)
       for (int64_t px = 0; px < std::min(c.stride_width, c.in_width); ++px) {
-        const Phase y(py, c.in_height, c.kernel_height, c.stride_height, c.padding_height, c.dilation_height);
-        const Phase x(px, c.in_width, c.kernel_width, c.stride_width, c.padding_width, c.dilation_width);
+        const ConvolutionPhase y(py, c.in_height, c.kernel_height, c.stride_height, c.padding_height,
+                                 c.dilation_height);
+        const ConvolutionPhase x(px, c.in_width, c.kernel_width, c.stride_width, c.padding_width, c.dilation_width);
         for (int64_t g = 0; g < c.groups; ++g) phase_product(c, y, x, g, body);
       }
   }
 
   template <class Body>
-  void phase_product(const Convolution& c, const Phase& y, const Phase& x, int64_t g, const Body& body) const {
+  void phase_product(const Convolution& c, const ConvolutionPhase& y, const ConvolutionPhase& x, int64_t g,
+                     const Body& body) const {
     const int64_t out_group = c.out_channels / c.groups, in_group = c.in_channels / c.groups;
     const Strides in = x_strides(c), out = y_strides(c), w = weight_strides(c);
     const PatchGrid grid{.batch = c.batch,

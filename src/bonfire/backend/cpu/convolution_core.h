@@ -42,6 +42,14 @@ struct Convolution {
 
 enum class ConvolutionPass : uint8_t { forward, backward_data, backward_weight };
 
+// What other implementations do to f32 results on their way to memory: y = relu(x * weight + bias + residual), each of
+// the three where wanted.
+struct ConvolutionEpilogue {
+  const float* bias = nullptr;      // [out_channels]
+  const float* residual = nullptr;  // as y
+  bool relu = false;
+};
+
 // Bytes of workspace for a pool of `threads`.
 size_t convolution_workspace(const Convolution& c, ConvolutionPass pass, int threads);
 

@@ -25,7 +25,7 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kBlockBytes = 768 << 10;    // of the transformed patches that a thread works on
 constexpr int64_t kFewestTiles = 56;          // of a block: weights are read once per block
 constexpr int64_t kWeightBytes = 4 << 20;     // transformed weights, or sums for them, that should not leave the cache
-constexpr int64_t kPatchBytes = 32 << 20;     // of transformed patches that may, instead of those
+constexpr int64_t kPatchBytes = 6 << 20;      // of transformed patches that may, instead of those
 constexpr int64_t kPanelBytes = 640 << 10;    // transformed weights of a panel that stay in the second-level cache
 constexpr int64_t kGroupsTogether = 4;        // groups of tiles that are multiplied by the same weights in turn
 constexpr int64_t kChunk = 256;               // input channels whose weights a thread transforms at a time
@@ -136,7 +136,7 @@ class TiledProduct {
 
   int64_t bytes() const { return shared_bytes_ + slots_ * slot_bytes_; }
 
-  void run(const float* x, const float* weight, WinogradEpilogue epilogue, float* y, std::byte* workspace,
+  void run(const float* x, const float* weight, ConvolutionEpilogue epilogue, float* y, std::byte* workspace,
            ThreadPool& pool) const {
     Parts parts(workspace);
     const Shared shared(*this, parts);
@@ -188,7 +188,7 @@ class TiledProduct {
   int64_t panel_weights() const { return weights_.group_stride; }
 
   void run_panel(int64_t panel, const float* weight, const float* patches, const Slot& slot,
-                 const WinogradEpilogue& epilogue, float* y) const {
+                 const ConvolutionEpilogue& epilogue, float* y) const {
     for (int64_t k = 0; k < t_.x.channels; k += chunk_) {
       const int64_t end = std::min(k + chunk_, t_.x.channels);
       for (int64_t part = k; part < end; part += kernel_.lanes)
@@ -202,8 +202,8 @@ class TiledProduct {
     }
   }
 
-  void run_block(int64_t first, int64_t tiles, const float* weights, const Slot& slot, const WinogradEpilogue& epilogue,
-                 float* y) const {
+  void run_block(int64_t first, int64_t tiles, const float* weights, const Slot& slot,
+                 const ConvolutionEpilogue& epilogue, float* y) const {
     for (int64_t panel = 0; panel < panels_; ++panel)
       for (int64_t tile = 0; tile < tiles; tile += together_) {
         const int64_t count = std::min(together_, tiles - tile);
@@ -275,7 +275,7 @@ class TiledProduct {
   }
 
   // Products to results, for tiles from number `first` of the grid.
-  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const WinogradEpilogue& epilogue,
+  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const ConvolutionEpilogue& epilogue,
               float* y) const {
     const int64_t channel = panel * kernel_.panel;
     WinogradResult result{.products = nullptr,
@@ -428,7 +428,7 @@ size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, 
 }
 
 void winograd_forward(const Convolution& c, int tile, const float* x, const float* weight,
-                      const WinogradEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool) {
+                      const ConvolutionEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool) {
   const TiledProduct product(forward_tiles(c), kernel_for(c, tile), pool.size());
   product.run(x, weight, epilogue, y, aligned(workspace, product.bytes()), pool);
 }

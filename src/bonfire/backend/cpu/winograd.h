@@ -19,20 +19,13 @@
 
 namespace bonfire::cpu {
 
-// y = relu(x * weight + bias + residual), each of the three where wanted.
-struct WinogradEpilogue {
-  const float* bias = nullptr;      // [out_channels]
-  const float* residual = nullptr;  // as y
-  bool relu = false;
-};
-
 bool winograd_serves(const Convolution& c, int tile);
 
 // Bytes of workspace for tiles of `tile` x `tile` results and a pool of `threads`.
 size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads);
 
 void winograd_forward(const Convolution& c, int tile, const float* x, const float* weight,
-                      const WinogradEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool);
+                      const ConvolutionEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool);
 
 void winograd_backward_data(const Convolution& c, int tile, const float* dy, const float* weight, float* dx,
                             std::span<std::byte> workspace, ThreadPool& pool);
