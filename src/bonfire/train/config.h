@@ -1,0 +1,67 @@
+#pragma once
+// What `bonfire train` does, as a struct and as YAML.
+//
+//   train::Config config = train::load_config("configs/mnist.yaml", {{"lr=0.05", "strategy.use_amp=true"}});
+//
+// A file may begin from others (`include: base.yaml`, or a list): later ones and the file itself win, `key=value`
+// overrides win over all. Keys that do not exist, values of another type and values out of range are ConfigErrors that
+// name the file, the line and, for a misspelt key, the nearest right one. Every key is described in config_keys.h.
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "bonfire/parallel/strategy.h"
+
+namespace bonfire::train {
+
+struct Config {
+  uint64_t seed = 1;
+  std::string model = "mnist_cnn";
+  std::optional<int64_t> num_classes = {};  // empty: as the data has
+  std::optional<int64_t> image_size = {};   // empty: as the data is
+  std::string data = "generated";
+  std::string train_file, test_file;
+  std::string output = "runs";
+  std::string resume, init_from;
+  bool strict = true;
+
+  int64_t batch_size = 64;
+  int64_t epochs = 3;
+  std::string optimizer = "momentum";
+  double lr = 0.02;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  std::string schedule = "constant";
+  std::vector<double> milestones = {};
+  double gamma = 0.1;
+  double warmup_epochs = 0;
+  double warmup_start_lr = 0;
+  bool scale_lr = false;
+  std::optional<double> clip_grad_norm = {};  // empty: off
+  std::optional<double> ema_decay = {};       // empty: off
+  std::optional<int64_t> early_stop = {};     // evaluations without gain; empty: off
+
+  int64_t num_workers = 1;
+  bool pin_memory = true;
+  int64_t log_freq = 50;
+  int64_t eval_freq = 1;
+  int64_t save_freq = 1;
+  int64_t keep_last = 3;
+
+  std::string place = "auto";
+  int64_t num_gpus = 1;
+  std::string backend = "auto";
+  DistributedStrategy strategy;
+};
+
+Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
+Config default_config(std::span<const std::string> overrides = {});  // with no file at all
+
+// `name` says where the text came from, for errors and for what it includes.
+Config parse_config(const std::string& yaml, const std::string& name, std::span<const std::string> overrides = {});
+
+std::string to_yaml(const Config& config);  // every key; parse_config gives the same Config back
+std::string config_reference();             // docs/configuration.md
+
+}  // namespace bonfire::train

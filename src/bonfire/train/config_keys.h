@@ -1,0 +1,120 @@
+#pragma once
+// Every key of a configuration, in one place: its name, where it is kept, what it may be and what it means. Reading,
+// writing and the reference page all walk this list. A default is what the struct says.
+
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "bonfire/train/config.h"
+
+namespace bonfire::train {
+
+struct KeyOptions {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool above = false;                          // least itself is out of range
+  std::vector<std::string_view> choices = {};  // of a text
+  std::string_view empty = "auto";             // how "no value" is written, where a key may have none
+};
+
+std::vector<std::string_view> model_names();
+
+// Calls visit.section(name), visit.key(name, member, meaning, options).
+template <class AnyConfig, class Visitor>
+void visit_keys(AnyConfig& c, Visitor& visit) {
+  const KeyOptions any{}, whole{.least = 0}, some{.least = 1}, positive{.least = 0, .above = true},
+      share{.least = 0, .most = 1};
+
+  visit.section("What is trained");
+  visit.key("model", c.model, "what is trained", {.choices = model_names()});
+  visit.key("num_classes", c.num_classes, "classes of the last layer; auto: as many as the data has", some);
+  visit.key("init_from", c.init_from, "weights to begin from: a checkpoint or a safetensors file", any);
+  visit.key("strict", c.strict, "whether init_from must have exactly the model's parameters; false: what fits is taken",
+            any);
+  visit.key("seed", c.seed, "seed of weights, order, augmentation and dropout", any);
+
+  visit.section("Data");
+  visit.key("data", c.data,
+            "`generated`, or a folder: MNIST's IDX files, CIFAR's binary files, or one folder per class", any);
+  visit.key("train_file", c.train_file, "folder or file of the training part, where it is not inside data", any);
+  visit.key("test_file", c.test_file, "folder or file of the test part, where it is not inside data", any);
+  visit.key("image_size", c.image_size, "height and width images are brought to; auto: as they are", some);
+  visit.key("batch_size", c.batch_size, "samples a step, of each process", some);
+  visit.key("num_workers", c.num_workers, "threads that prepare batches; 0: the training thread does", whole);
+  visit.key("pin_memory", c.pin_memory, "batches for a GPU wait in page-locked memory", any);
+
+  visit.section("Optimizer and learning rate");
+  visit.key("epochs", c.epochs, "times to go over the training data", some);
+  visit.key("optimizer", c.optimizer, "how weights are updated",
+            {.choices = {"sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "lars", "lamb"}});
+  visit.key("lr", c.lr, "learning rate", positive);
+  visit.key("momentum", c.momentum, "of momentum, nesterov and lars", share);
+  visit.key("weight_decay", c.weight_decay, "L2 weight decay (adamw, lamb: decoupled)", whole);
+  visit.key("schedule", c.schedule, "how the rate goes down",
+            {.choices = {"constant", "multi_step", "cosine", "polynomial"}});
+  visit.key("milestones", c.milestones, "multi_step: epochs at which the rate is multiplied by gamma", whole);
+  visit.key("gamma", c.gamma, "multi_step: what the rate is multiplied by", positive);
+  visit.key("warmup_epochs", c.warmup_epochs, "epochs in which the rate rises to lr in a straight line first", whole);
+  visit.key("warmup_start_lr", c.warmup_start_lr, "where that line begins", whole);
+  visit.key("scale_lr", c.scale_lr, "multiply lr by the number of processes", any);
+  visit.key("clip_grad_norm", c.clip_grad_norm, "gradients longer than this are shortened to it",
+            {.least = 0, .above = true, .empty = "off"});
+  visit.key("ema_decay", c.ema_decay, "evaluate and save a running mean of the weights, with this decay",
+            {.least = 0, .most = 1, .empty = "off"});
+  visit.key("early_stop", c.early_stop, "stop after so many evaluations without a better one",
+            {.least = 1, .empty = "off"});
+
+  visit.section("What is kept and shown");
+  visit.key("output", c.output, "folder in which each run makes one of its own", any);
+  visit.key("resume", c.resume, "go on from a checkpoint: its folder, the run's, or `auto` for the newest in output",
+            any);
+  visit.key("log_freq", c.log_freq, "steps between two entries of the log", some);
+  visit.key("eval_freq", c.eval_freq, "epochs between two evaluations; the last is always evaluated", some);
+  visit.key("save_freq", c.save_freq, "epochs between two checkpoints; the last and the best are always saved", some);
+  visit.key("keep_last", c.keep_last, "checkpoints to keep besides the best", some);
+
+  visit.section("Devices");
+  visit.key("place", c.place, "cpu, cpu:N, cuda or cuda:N; auto: the first GPU, else the CPU", any);
+  visit.key("num_gpus", c.num_gpus, "processes to start on this machine, one per device", some);
+  visit.key("backend", c.backend, "how processes talk; auto: nccl between GPUs, else gloo",
+            {.choices = {"auto", "nccl", "gloo", "mpi"}});
+
+  auto& s = c.strategy;
+  visit.section("Strategy");
+  visit.key("strategy.num_threads", s.num_threads, "independent ops in flight on a device", some);
+  visit.key("strategy.cpu_threads", s.cpu_threads, "threads inside CPU kernels; auto: cores / processes on the host",
+            some);
+  visit.key("strategy.nccl_comm_num", s.nccl_comm_num,
+            "communicators used in turn for collectives; 2 is advised across hosts", some);
+  visit.key("strategy.fuse_all_reduce_ops", s.fuse_all_reduce_ops, "merge gradient all-reduces", any);
+  visit.key("strategy.fuse_parameter_memory_size", s.fuse_parameter_memory_size,
+            "MB per merged all-reduce; auto: a tenth of all gradients", positive);
+  visit.key("strategy.fuse_parameter_groups_size", s.fuse_parameter_groups_size, "layers per merged all-reduce at most",
+            some);
+  visit.key("strategy.use_hierarchical_allreduce", s.use_hierarchical_allreduce,
+            "within the host, then across hosts, then within", any);
+  visit.key("strategy.num_iteration_per_drop_scope", s.num_iteration_per_drop_scope,
+            "steps after which unused plans and scratch memory are released", some);
+  visit.key("strategy.fetch_frequency", s.fetch_frequency, "steps between two reads of values by the host", some);
+  visit.key("strategy.fuse_bn_act_ops", s.fuse_bn_act_ops, "batch norm + activation as one kernel", any);
+  visit.key("strategy.fuse_elewise_add_act_ops", s.fuse_elewise_add_act_ops, "add + activation as one kernel", any);
+  visit.key("strategy.use_local_sgd", s.use_local_sgd, "average weights now and then instead of gradients at each step",
+            any);
+  visit.key("strategy.local_sgd_is_warm_steps", s.local_sgd_is_warm_steps,
+            "epochs of synchronous training first; auto: until the rate first drops", whole);
+  visit.key("strategy.local_sgd_steps", s.local_sgd_steps, "local steps between two averages", some);
+  visit.key("strategy.use_amp", s.use_amp, "mixed precision", any);
+  visit.key("strategy.amp_dtype", s.amp_dtype, "what mixed precision computes in", {.choices = {"bf16", "f16"}});
+  visit.key("strategy.loss_scaling", s.loss_scaling, "factor on the loss in f16",
+            {.least = 0, .above = true, .empty = "dynamic"});
+  visit.key("strategy.use_recompute", s.use_recompute,
+            "compute marked segments again in the backward pass instead of keeping them", any);
+  visit.key("strategy.recompute_segments", s.recompute_segments, "modules to mark; auto: what the memory asks for",
+            any);
+  visit.key("strategy.sync_batch_norm", s.sync_batch_norm, "batch statistics over all processes", any);
+  visit.key("strategy.accumulate_steps", s.accumulate_steps, "batches whose gradients are added up before an update",
+            some);
+}
+
+}  // namespace bonfire::train
