@@ -19,6 +19,32 @@ else()
   set(bonfire_simd_here "")
 endif()
 
+# Files of backend/cpu that are plain loops: each is compiled for the baseline and again for these sets. How they are
+# written is told by backend/cpu/every_instruction_set.h.
+set(bonfire_every_set_files attention batch_norm batch_norm_gradient dropout elementwise indexing layer_norm
+                            linear_cross_entropy loss lstm optimizer_update pooling random reduce softmax)
+set(bonfire_every_set_further avx2 avx512)
+
+# Appends to a list variable a file for each of these and each further set that includes it.
+function(bonfire_add_every_set_sources sources_variable)
+  if(NOT "avx512" IN_LIST bonfire_simd_here)
+    return()
+  endif()
+  set(further "")
+  foreach(set_name IN LISTS bonfire_every_set_further)
+    foreach(name IN LISTS bonfire_every_set_files)
+      set(file ${PROJECT_BINARY_DIR}/every_set/backend/cpu/${name}_${set_name}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/backend/cpu/${name}.cpp\"\n")
+      set_source_files_properties(${file} PROPERTIES COMPILE_DEFINITIONS
+                                                     "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER"
+                                                     COMPILE_OPTIONS -ffp-contract=off) # bits as of the baseline
+      list(APPEND further ${file})
+    endforeach()
+  endforeach()
+  target_compile_definitions(bonfire_parts INTERFACE BONFIRE_EVERY_SET_X86)
+  set(${sources_variable} ${${sources_variable}} ${further} PARENT_SCOPE)
+endfunction()
+
 # Moves the instruction-set files of one list variable into another, leaving out those of other processors. For each set
 # that has files, the target bonfire_parts gets a definition: BONFIRE_HAVE_AVX512BF16=1.
 function(bonfire_split_simd_sources sources_variable simd_variable)
@@ -30,7 +56,7 @@ function(bonfire_split_simd_sources sources_variable simd_variable)
     list(FILTER files INCLUDE REGEX "/backend/cpu/.*_${set_name}\\.cpp$")
     list(FILTER ordinary EXCLUDE REGEX "/backend/cpu/.*_${set_name}\\.cpp$")
     if(files AND set_name IN_LIST bonfire_simd_here)
-      set_source_files_properties(${files} PROPERTIES COMPILE_OPTIONS "${bonfire_simd_${set_name}}")
+      set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS ${bonfire_simd_${set_name}})
       string(TOUPPER ${set_name} upper_name)
       target_compile_definitions(bonfire_parts INTERFACE BONFIRE_HAVE_${upper_name}=1)
       list(APPEND chosen ${files})

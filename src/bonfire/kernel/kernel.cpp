@@ -25,7 +25,7 @@ KernelRegistry& kernel_registry() {
 bool register_kernel(std::string op, DeviceType type, CandidateList list) {
   KernelRegistry& registry = kernel_registry();
   std::lock_guard lock(registry.mutex);
-  registry.lists[static_cast<int>(type)][std::move(op)].push_back(list);
+  registry.lists[static_cast<int>(type)][std::move(op)].push_back(std::move(list));
   return true;
 }
 
@@ -41,7 +41,7 @@ std::vector<Candidate> candidates_for(const KernelRequest& request) {
       if (auto found = by_op.find(kAnyElementwise); found != by_op.end()) lists = found->second;
   }
   std::vector<Candidate> all;
-  for (CandidateList list : lists)
+  for (const CandidateList& list : lists)
     for (Candidate& candidate : list(request)) all.push_back(std::move(candidate));
   if (all.empty()) {
     std::string inputs;

@@ -59,7 +59,7 @@ struct KernelRequest {
   std::span<const Layout> arriving;  // how each input lies already: a candidate that takes it so needs no reorder
 };
 
-using CandidateList = std::vector<Candidate> (*)(const KernelRequest&);
+using CandidateList = std::function<std::vector<Candidate>(const KernelRequest&)>;
 
 // `op` need not be registered yet. Several lists for the same op and device type add up (own kernels, then oneDNN).
 // Returns true, so that a namespace-scope constant can call it.

@@ -6,12 +6,18 @@
 #if !defined(__CUDACC_RTC__)
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #endif
 
+// Loops over many floats call libm's functions, but on a CPU those of vector_math.h, which vectorise.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define BONFIRE_DEVICE __host__ __device__
+#define BONFIRE_ON_CPU(statement)
 #else
+#include "bonfire/base/vector_math.h"
 #define BONFIRE_DEVICE
+#define BONFIRE_ON_CPU(statement) \
+  if constexpr (std::is_same_v<T, float>) statement
 #endif
 
 // X(name, arity): the position in this list is ElementwiseFunction's value.
@@ -79,6 +85,26 @@ namespace elementwise {
 #endif
 
 template <class T>
+BONFIRE_DEVICE T exp_of(T x) {
+  BONFIRE_ON_CPU(return base::exponential(x);)
+  return T(BONFIRE_MATH(exp)(x));
+}
+template <class T>
+BONFIRE_DEVICE T tanh_of(T x) {
+  BONFIRE_ON_CPU(return base::hyperbolic_tangent(x);)
+  return T(BONFIRE_MATH(tanh)(x));
+}
+template <class T>
+BONFIRE_DEVICE T erf_of(T x, [[maybe_unused]] T gaussian) {  // for callers that have e^−x²
+  BONFIRE_ON_CPU(return base::error_function(x, gaussian);)
+  return T(BONFIRE_MATH(erf)(x));
+}
+template <class T>
+BONFIRE_DEVICE T erf_of(T x) {
+  return erf_of(x, exp_of(-x * x));
+}
+
+template <class T>
 struct identity {
   BONFIRE_DEVICE static T call(T x) { return x; }
 };
@@ -92,7 +118,7 @@ struct absolute {
 };
 template <class T>
 struct exp {
-  BONFIRE_DEVICE static T call(T x) { return T(BONFIRE_MATH(exp)(x)); }
+  BONFIRE_DEVICE static T call(T x) { return exp_of(x); }
 };
 template <class T>
 struct log {
@@ -124,11 +150,11 @@ struct cos {
 };
 template <class T>
 struct tanh {
-  BONFIRE_DEVICE static T call(T x) { return T(BONFIRE_MATH(tanh)(x)); }
+  BONFIRE_DEVICE static T call(T x) { return tanh_of(x); }
 };
 template <class T>
 struct erf {
-  BONFIRE_DEVICE static T call(T x) { return T(BONFIRE_MATH(erf)(x)); }
+  BONFIRE_DEVICE static T call(T x) { return erf_of(x); }
 };
 template <class T>
 struct floor {
@@ -136,7 +162,7 @@ struct floor {
 };
 template <class T>
 struct sigmoid {
-  BONFIRE_DEVICE static T call(T x) { return T(1) / (T(1) + T(BONFIRE_MATH(exp)(-x))); }
+  BONFIRE_DEVICE static T call(T x) { return T(1) / (T(1) + exp_of(-x)); }
 };
 // NaN passes through, as in PyTorch.
 template <class T>
@@ -145,15 +171,13 @@ struct relu {
 };
 template <class T>
 struct gelu {  // x Φ(x)
-  BONFIRE_DEVICE static T call(T x) {
-    return T(0.5) * x * (T(1) + T(BONFIRE_MATH(erf)(x * T(0.70710678118654752440))));
-  }
+  BONFIRE_DEVICE static T call(T x) { return T(0.5) * x * (T(1) + erf_of(x * T(0.70710678118654752440))); }
 };
 template <class T>
 struct gelu_tanh {
   BONFIRE_DEVICE static T call(T x) {
     T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
-    return T(0.5) * x * (T(1) + T(BONFIRE_MATH(tanh)(inner)));
+    return T(0.5) * x * (T(1) + tanh_of(inner));
   }
 };
 template <class T>
@@ -236,9 +260,9 @@ struct relu_gradient {
 template <class T>
 struct gelu_gradient {  // dy (Φ(x) + x φ(x))
   BONFIRE_DEVICE static T call(T dy, T x) {
-    T cdf = T(0.5) * (T(1) + T(BONFIRE_MATH(erf)(x * T(0.70710678118654752440))));
-    T pdf = T(0.39894228040143267794) * T(BONFIRE_MATH(exp)(T(-0.5) * x * x));
-    return dy * (cdf + x * pdf);
+    T gaussian = exp_of(T(-0.5) * x * x);
+    T cdf = T(0.5) * (T(1) + erf_of(x * T(0.70710678118654752440), gaussian));
+    return dy * (cdf + x * (T(0.39894228040143267794) * gaussian));
   }
 };
 template <class T>
@@ -246,7 +270,7 @@ struct gelu_tanh_gradient {
   BONFIRE_DEVICE static T call(T dy, T x) {
     T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
     T slope = T(0.79788456080286535588) * (T(1) + T(3 * 0.044715) * x * x);
-    T t = T(BONFIRE_MATH(tanh)(inner));
+    T t = tanh_of(inner);
     return dy * (T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope);
   }
 };

@@ -63,6 +63,40 @@ Tensors cross_entropy_rule(const GradientContext& c) {
 const Op& cross_entropy_op = register_op(
     {.name = "cross_entropy", .infer = infer_cross_entropy, .gradient = cross_entropy_rule, .amp = AmpRule::full});
 
+// x [N, K], weight [V, K], bias [V] if there is one, target [N], dloss [] → loss [], dx, dweight, dbias: a linear layer
+// and the cross-entropy of its result, both forward and backward, so that the logits [N, V] never exist as a whole. A
+// pass makes it of a step's nodes. The gradients of weight and bias are sums, in f32 even for bf16.
+OutputSpecs infer_linear_cross_entropy(const InferContext& context) {
+  require_one_device(context);
+  const bool has_bias = context.attributes.flag("has_bias");
+  const TensorSpec &x = context.input(0), &weight = context.input(1);
+  require_floating(context, 0, "x");
+  require_dtype(context, 1, "weight", x.dtype);
+  if (x.shape.rank() != 2 || weight.shape.rank() != 2 || x.shape[1] != weight.shape[1])
+    throw_error<ShapeError>("[{}] x and weight must be [N, K] and [V, K], inputs are ({})", context.op.name,
+                            describe_inputs(context));
+  if (reduction_of(context.attributes) == Reduction::none)
+    throw_error<ShapeError>("[{}] the loss must be a sum or a mean", context.op.name);
+  TensorSpec sums = weight, loss = x;
+  if (sums.dtype != DType::f64) sums.dtype = loss.dtype = DType::f32;
+  loss.shape = {};
+  const size_t target = has_bias ? 3 : 2;
+  require_dtype(context, target, "target", DType::i64);
+  require_shape(context, target, "target", {x.shape[0]});
+  require_dtype(context, target + 1, "dloss", loss.dtype);
+  require_shape(context, target + 1, "dloss", {});
+  OutputSpecs results{loss, x, sums};
+  if (!has_bias) return results;
+  require_shape(context, 2, "bias", {weight.shape[0]});
+  require_bias_type(context, 2, x.dtype);
+  sums.shape = {weight.shape[0]};
+  results.push_back(sums);
+  return results;
+}
+
+const Op& linear_cross_entropy_op =
+    register_op({.name = "linear_cross_entropy", .infer = infer_linear_cross_entropy, .amp = AmpRule::low});
+
 // The other losses are chains of elementwise ops. This one heads the chain, so that mixed precision computes it in f32.
 OutputSpecs infer_full_precision(const InferContext& context) {
   require_floating(context, 0, "x");

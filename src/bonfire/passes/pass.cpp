@@ -10,6 +10,7 @@
 #include "bonfire/passes/fuse_bias_act.h"
 #include "bonfire/passes/fuse_bn_act.h"
 #include "bonfire/passes/fuse_elementwise.h"
+#include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
 
 namespace bonfire::passes {
@@ -28,6 +29,8 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(common_subexpressions());
     list.push_back(amp());
     list.push_back(common_subexpressions());
+    list.push_back(dead_code());
+    list.push_back(fuse_linear_cross_entropy());
     list.push_back(dead_code());
     list.push_back(fuse_bias_act());
     list.push_back(fuse_bn_act());

@@ -8,16 +8,19 @@
 #include <cmath>
 #include <limits>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/gemm.h"
 #include "bonfire/backend/cpu/gemm_driver.h"
 #include "bonfire/backend/cpu/random_blocks.h"
 #include "bonfire/backend/cpu/threads.h"
-#include "bonfire/backend/cpu/vector_math.h"
+#include "bonfire/base/vector_math.h"
 
 namespace bonfire::cpu {
 
 namespace {
+
+using base::exponential;
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
 
@@ -143,15 +146,16 @@ struct Blocks {
     }
   }
 
-  // Multiplies a row of a block by what dropout gives each key: 0 or 1 / (1 − dropout).
-  void drop(const Run& run, const Block& block, int64_t r, Acc* row) const {
+  // What dropout multiplies the keys of a row of a block by: 0 or 1 / (1 − dropout).
+  void keep_factors(const Run& run, const Block& block, int64_t r, Acc* factors) const {
     const uint64_t* key = run.input<uint64_t>(shape.key_input);  // seed, step
     const int64_t first = (block.head * shape.queries + block.query + r) * shape.keys + block.key;
     const float dropped = static_cast<float>(shape.dropout);
     const Acc factor = static_cast<Acc>(1 / (1 - shape.dropout));
-    float numbers[kKeys];
-    uniform_run(key[0], random_stream(key[1], shape.number), static_cast<uint64_t>(first), block.columns, numbers);
-    for (int64_t j = 0; j < block.columns; ++j) row[j] = numbers[j] >= dropped ? row[j] * factor : Acc(0);
+    float memory[kKeys + 6];
+    const float* numbers =
+        uniform_run(key[0], random_stream(key[1], shape.number), static_cast<uint64_t>(first), block.columns, memory);
+    for (int64_t j = 0; j < block.columns; ++j) factors[j] = numbers[j] >= dropped ? factor : Acc(0);
   }
 
   // A block as an operand of the next product, in the type of the tensors.
@@ -240,8 +244,11 @@ struct Forward {
       blocks.scores(block, run.input<T>(0), run.input<T>(1), shape.has_mask ? run.inputs[shape.mask_input] : nullptr,
                     memory.scores, memory.gemm);
       absorb(block, largest, total, memory);
-      for (int64_t r = 0; shape.dropout > 0 && r < block.rows; ++r)
-        blocks.drop(run, block, r, memory.scores + r * kKeys);
+      for (int64_t r = 0; shape.dropout > 0 && r < block.rows; ++r) {
+        Acc factors[kKeys], *row = memory.scores + r * kKeys;
+        blocks.keep_factors(run, block, r, factors);
+        for (int64_t j = 0; j < block.columns; ++j) row[j] *= factors[j];
+      }
       blocks.multiply(blocks.gather(block.rows, block.columns, shape.values),
                       blocks.operand(block, memory.scores, memory.narrow),
                       run.input<T>(2) + (block.head * shape.keys + block.key) * shape.values, memory.sums, memory.gemm);
@@ -294,12 +301,17 @@ struct Backward {
       // A query that sees nothing has log_sum −∞, and all its probabilities are 0.
       const bool blind = log_sum[r] == -std::numeric_limits<Acc>::infinity();
       const Acc shift = blind ? std::numeric_limits<Acc>::infinity() : log_sum[r];
-      if (blocks.shape.dropout > 0) blocks.drop(run, block, r, ds);
-      for (int64_t j = 0; j < block.columns; ++j) {
-        p[j] = exponential(p[j] - shift);
-        ds[j] = p[j] * (ds[j] - delta) * scale;
+      Acc factors[kKeys];
+      if (blocks.shape.dropout > 0) {
+        blocks.keep_factors(run, block, r, factors);
+      } else {
+        std::fill_n(factors, block.columns, Acc(1));
       }
-      if (blocks.shape.dropout > 0) blocks.drop(run, block, r, p);
+      for (int64_t j = 0; j < block.columns; ++j) {
+        const Acc probability = exponential(p[j] - shift);
+        ds[j] = probability * (ds[j] * factors[j] - delta) * scale;
+        p[j] = probability * factors[j];
+      }
     }
   }
 
@@ -372,8 +384,8 @@ std::vector<Candidate> candidates(const KernelRequest& request, size_t first) {
 std::vector<Candidate> forward_candidates(const KernelRequest& request) { return candidates<Forward>(request, 0); }
 std::vector<Candidate> backward_candidates(const KernelRequest& request) { return candidates<Backward>(request, 3); }
 
-const bool registered = register_kernel("attention", DeviceType::cpu, forward_candidates) &&
-                        register_kernel("attention_gradient", DeviceType::cpu, backward_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(attention, {"attention", forward_candidates}, {"attention_gradient", backward_candidates})
+
 }  // namespace bonfire::cpu

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "bonfire/backend/cpu/channel_loops.h"
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/fused_activation.h"
 
 namespace bonfire::cpu {
@@ -217,18 +218,18 @@ std::vector<Candidate> update_running_candidates(const KernelRequest& request) {
   return candidates;
 }
 
+std::vector<Candidate> statistics_candidates(const KernelRequest& request) {
+  return batch_norm_candidates(request, 0, FillStatistics());
+}
+
 std::vector<Candidate> normalize_candidates(const KernelRequest& request) {
   return batch_norm_candidates(request, 0, FillNormalize());
 }
 
-const bool registered[] = {
-    register_kernel("batch_norm_statistics", DeviceType::cpu,
-                    [](const KernelRequest& request) { return batch_norm_candidates(request, 0, FillStatistics()); }),
-    register_kernel("batch_norm_normalize", DeviceType::cpu, normalize_candidates),
-    register_kernel("batch_norm_act", DeviceType::cpu, normalize_candidates),
-    register_kernel("batch_norm_update_running", DeviceType::cpu, update_running_candidates),
-};
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(batch_norm, {"batch_norm_statistics", statistics_candidates},
+                    {"batch_norm_normalize", normalize_candidates}, {"batch_norm_act", normalize_candidates},
+                    {"batch_norm_update_running", update_running_candidates})
 
 }  // namespace bonfire::cpu

@@ -5,6 +5,7 @@
 
 #include "bonfire/backend/cpu/batch_norm.h"
 #include "bonfire/backend/cpu/channel_loops.h"
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/fused_activation.h"
 
 namespace bonfire::cpu {
@@ -152,13 +153,10 @@ std::vector<Candidate> apply_candidates(const KernelRequest& request) {
   return batch_norm_candidates(request, 1, FillApply());
 }
 
-const bool registered[] = {
-    register_kernel("batch_norm_gradient_sums", DeviceType::cpu, sums_candidates),
-    register_kernel("batch_norm_act_gradient_sums", DeviceType::cpu, sums_candidates),
-    register_kernel("batch_norm_gradient_apply", DeviceType::cpu, apply_candidates),
-    register_kernel("batch_norm_act_gradient_apply", DeviceType::cpu, apply_candidates),
-};
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(batch_norm_gradient, {"batch_norm_gradient_sums", sums_candidates},
+                    {"batch_norm_act_gradient_sums", sums_candidates}, {"batch_norm_gradient_apply", apply_candidates},
+                    {"batch_norm_act_gradient_apply", apply_candidates})
 
 }  // namespace bonfire::cpu

@@ -1,3 +1,4 @@
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/random_blocks.h"
 
@@ -30,7 +31,8 @@ std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
   });
 }
 
-const bool registered = register_kernel("dropout", DeviceType::cpu, dropout_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(dropout, {"dropout", dropout_candidates})
+
 }  // namespace bonfire::cpu

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/base/error.h"
 #include "bonfire/kernel/kernel.h"
 #include "bonfire/ops/elementwise_program.h"
@@ -271,7 +272,8 @@ std::vector<Candidate> elementwise_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
-const bool registered = register_kernel(std::string(kAnyElementwise), DeviceType::cpu, elementwise_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(elementwise, {kAnyElementwise.data(), elementwise_candidates})
+
 }  // namespace bonfire::cpu

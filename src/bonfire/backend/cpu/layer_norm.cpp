@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 
 namespace bonfire::cpu {
@@ -161,8 +162,8 @@ std::vector<Candidate> backward_candidates(const KernelRequest& request) {
   });
 }
 
-const bool registered = register_kernel("layer_norm", DeviceType::cpu, forward_candidates) &&
-                        register_kernel("layer_norm_gradient", DeviceType::cpu, backward_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(layer_norm, {"layer_norm", forward_candidates}, {"layer_norm_gradient", backward_candidates})
+
 }  // namespace bonfire::cpu

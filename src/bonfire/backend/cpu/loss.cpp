@@ -1,5 +1,6 @@
 #include "bonfire/ops/loss.h"
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/softmax_columns.h"
 #include "bonfire/base/error.h"
 
@@ -137,8 +138,8 @@ std::vector<Candidate> backward_candidates(const KernelRequest& request) {
   });
 }
 
-const bool registered = register_kernel("cross_entropy", DeviceType::cpu, forward_candidates) &&
-                        register_kernel("cross_entropy_gradient", DeviceType::cpu, backward_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(loss, {"cross_entropy", forward_candidates}, {"cross_entropy_gradient", backward_candidates})
+
 }  // namespace bonfire::cpu

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 
 namespace bonfire::cpu {
@@ -287,8 +288,9 @@ std::vector<Candidate> clip_gradients_candidates(const KernelRequest& request) {
   return list;
 }
 
-const bool registered = register_kernel("optimizer_update", DeviceType::cpu, optimizer_update_candidates) &&
-                        register_kernel("clip_gradients", DeviceType::cpu, clip_gradients_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(optimizer_update, {"optimizer_update", optimizer_update_candidates},
+                    {"clip_gradients", clip_gradients_candidates})
+
 }  // namespace bonfire::cpu

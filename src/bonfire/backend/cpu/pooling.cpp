@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/kernel/kernel.h"
 
@@ -347,15 +348,13 @@ std::vector<Candidate> pooling_candidates(const KernelRequest& request) {
   });
 }
 
-const bool registered[] = {
-    register_kernel("max_pool2d", DeviceType::cpu, pooling_candidates<Pooling::maximum>),
-    register_kernel("max_pool2d_gradient", DeviceType::cpu, pooling_candidates<Pooling::maximum_gradient>),
-    register_kernel("avg_pool2d", DeviceType::cpu, pooling_candidates<Pooling::average>),
-    register_kernel("avg_pool2d_gradient", DeviceType::cpu, pooling_candidates<Pooling::average_gradient>),
-    register_kernel("adaptive_avg_pool2d", DeviceType::cpu, pooling_candidates<Pooling::average>),
-    register_kernel("adaptive_avg_pool2d_gradient", DeviceType::cpu, pooling_candidates<Pooling::average_gradient>),
-};
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(pooling, {"max_pool2d", pooling_candidates<Pooling::maximum>},
+                    {"max_pool2d_gradient", pooling_candidates<Pooling::maximum_gradient>},
+                    {"avg_pool2d", pooling_candidates<Pooling::average>},
+                    {"avg_pool2d_gradient", pooling_candidates<Pooling::average_gradient>},
+                    {"adaptive_avg_pool2d", pooling_candidates<Pooling::average>},
+                    {"adaptive_avg_pool2d_gradient", pooling_candidates<Pooling::average_gradient>})
 
 }  // namespace bonfire::cpu

@@ -1,3 +1,4 @@
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/random_blocks.h"
 
@@ -41,8 +42,8 @@ std::vector<Candidate> normal_candidates(const KernelRequest& request) {
   });
 }
 
-const bool registered = register_kernel("uniform_random", DeviceType::cpu, uniform_candidates) &&
-                        register_kernel("normal_random", DeviceType::cpu, normal_candidates);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(random, {"uniform_random", uniform_candidates}, {"normal_random", normal_candidates})
+
 }  // namespace bonfire::cpu

@@ -12,6 +12,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/kernel/kernel.h"
 
 namespace bonfire::cpu {
@@ -324,13 +325,9 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   });
 }
 
-[[maybe_unused]] const bool registered[] = {
-    register_kernel("sum", DeviceType::cpu, candidates<Sum>),
-    register_kernel("mean", DeviceType::cpu, candidates<Mean>),
-    register_kernel("max", DeviceType::cpu, candidates<Max>),
-    register_kernel("min", DeviceType::cpu, candidates<Min>),
-};
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(reduce, {"sum", candidates<Sum>}, {"mean", candidates<Mean>}, {"max", candidates<Max>},
+                    {"min", candidates<Min>})
 
 }  // namespace bonfire::cpu

@@ -1,3 +1,4 @@
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/softmax_columns.h"
 
 namespace bonfire::cpu {
@@ -108,10 +109,10 @@ std::vector<Candidate> backward_candidates(const KernelRequest& request) {
   });
 }
 
-const bool registered = register_kernel("softmax", DeviceType::cpu, forward_candidates<Softmax>) &&
-                        register_kernel("log_softmax", DeviceType::cpu, forward_candidates<LogSoftmax>) &&
-                        register_kernel("softmax_gradient", DeviceType::cpu, backward_candidates<Softmax>) &&
-                        register_kernel("log_softmax_gradient", DeviceType::cpu, backward_candidates<LogSoftmax>);
-
 }  // namespace
+
+BONFIRE_CPU_KERNELS(softmax, {"softmax", forward_candidates<Softmax>}, {"log_softmax", forward_candidates<LogSoftmax>},
+                    {"softmax_gradient", backward_candidates<Softmax>},
+                    {"log_softmax_gradient", backward_candidates<LogSoftmax>})
+
 }  // namespace bonfire::cpu

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 
+#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
-#include "bonfire/backend/cpu/vector_math.h"
+#include "bonfire/base/vector_math.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+
+using base::exponential;
 
 inline constexpr int64_t kColumns = 64;  // of a block
 
@@ -53,4 +56,4 @@ void softmax_statistics(const T* x, int64_t length, int64_t stride, int64_t colu
     for (int64_t j = 0; j < columns; ++j) sum[j] += exponential(static_cast<Acc>(x[i * stride + j]) - largest[j]);
 }
 
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET

@@ -1,10 +1,10 @@
-#include "bonfire/backend/cpu/vector_math.h"
+#include "bonfire/base/vector_math.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-namespace bonfire::cpu {
+namespace bonfire::base {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -47,5 +47,16 @@ TEST(HyperbolicTangent, IsExactNearZeroToo) {
   EXPECT_EQ(hyperbolic_tangent(0.0F), 0.0F);
 }
 
+TEST(ErrorFunction, IsExactNearZeroAndFarFromIt) {
+  auto found = [](float x) { return error_function(x); };
+  auto exact = [](double x) { return std::erf(x); };
+  EXPECT_LT(worst_error(1e-6F, 0.5F, found, exact), 5e-7);
+  EXPECT_LT(worst_error(-6, -0.3F, found, exact), 5e-7);
+  EXPECT_EQ(error_function(0.0F), 0.0F);
+  EXPECT_EQ(error_function(kInfinity), 1.0F);
+  EXPECT_EQ(error_function(-kInfinity), -1.0F);
+  EXPECT_TRUE(std::isnan(error_function(std::numeric_limits<float>::quiet_NaN())));
+}
+
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::base

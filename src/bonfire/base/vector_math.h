@@ -1,13 +1,14 @@
 #pragma once
-// Functions that compilers can put into vector loops (a call into libm they cannot). Private to backend/cpu.
+// Functions that compilers can put into vector loops (a call into libm they cannot).
 //
-// For float they have no branches and a relative error of about 1e-7; for double they are libm's. NaN passes through.
+// For float they have no branches and a relative error of about 1e-7; for other types they are libm's. NaN passes
+// through.
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
-namespace bonfire::cpu {
+namespace bonfire::base {
 
 inline double exponential(double x) { return std::exp(x); }
 
@@ -46,4 +47,30 @@ inline float hyperbolic_tangent(float x) {
   return s < 0.0625F ? near : far;
 }
 
-}  // namespace bonfire::cpu
+inline double error_function(double x) { return std::erf(x); }
+
+// erf(x) = 1 − e^−x² t P(t) with t = 1 / (1 + 0.62 x) for positive x, where P is a fit to e^x² erfc(x) / t; near 0,
+// where that loses digits, x times a fit in x². `gaussian` is e^−x², which callers often need themselves.
+inline float error_function(float x, float gaussian) {
+  float s = x * x;
+  float near = 4.81077e-3F;
+  near = near * s - 2.679295e-2F;
+  near = near * s + 1.128324e-1F;
+  near = near * s - 3.7612623e-1F;
+  near = (near * s + 1.12837917F) * x;
+  float size = x < 0.0F ? -x : x;
+  float t = 1.0F / (1.0F + 0.62F * size);
+  float p = 1.4261231e-1F;
+  p = p * t - 5.1195200e-1F;
+  p = p * t + 4.8387462e-1F;
+  p = p * t + 1.6752787e-1F;
+  p = p * t + 3.6952886e-1F;
+  p = p * t + 3.4848390e-1F;
+  float far = 1.0F - gaussian * t * p;
+  far = x < 0.0F ? -far : far;
+  return s < 0.176F ? near : far;
+}
+
+inline float error_function(float x) { return error_function(x, exponential(-x * x)); }
+
+}  // namespace bonfire::base

@@ -1,0 +1,193 @@
+// A linear layer and the cross-entropy of its result, forward and backward, a block of rows at a time: the block's
+// logits are made by one product, turned into their gradient where they stand, and used by two more products. Nothing
+// is computed twice, and memory holds only one block of logits.
+
+#include <algorithm>
+#include <cmath>
+
+#include "bonfire/backend/cpu/every_instruction_set.h"
+#include "bonfire/backend/cpu/floating.h"
+#include "bonfire/backend/cpu/gemm.h"
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/base/error.h"
+#include "bonfire/base/vector_math.h"
+#include "bonfire/ops/loss.h"
+
+namespace bonfire::cpu {
+
+namespace {
+
+// Bytes of a block's logits: large blocks read the weight less often.
+constexpr int64_t kBlockBytes = int64_t{64} << 20;
+constexpr int64_t kFewestRows = 64;
+
+template <class T>
+class LinearCrossEntropy {
+ public:
+  using Acc = Compute<T>;
+
+  explicit LinearCrossEntropy(const GraphNode& node)
+      : rows_(node.inputs[0].spec().shape[0]),
+        depth_(node.inputs[0].spec().shape[1]),
+        classes_(node.inputs[1].spec().shape[0]),
+        has_bias_(node.attributes.flag("has_bias")),
+        bias_type_(has_bias_ ? node.inputs[2].spec().dtype : DType::f32),
+        smoothing_(static_cast<Acc>(node.attributes.number("label_smoothing"))),
+        ignore_index_(node.attributes.integer("ignore_index")),
+        mean_(static_cast<Reduction>(node.attributes.integer("reduction")) == Reduction::mean) {
+    const int64_t row_bytes = std::max<int64_t>(1, classes_ * static_cast<int64_t>(sizeof(Acc)));
+    block_ = std::min(rows_, std::max(kFewestRows, kBlockBytes / row_bytes));
+    for (int64_t rows : {block_, block_ > 0 ? rows_ % block_ : 0})
+      for (const Gemm& g : {logits_of(rows), dx_of(rows), dweight_of(rows, false)})
+        if (rows > 0) gemm_bytes_ = std::max(gemm_bytes_, gemm_workspace(g, cpu_threads()));
+  }
+
+  // logits [block, V], losses [N], then what products need.
+  size_t workspace_bytes() const { return logits_bytes() + losses_bytes() + gemm_bytes_; }
+
+  void operator()(const Run& run) const {
+    auto* memory = static_cast<std::byte*>(run.workspace);
+    auto* logits = reinterpret_cast<Acc*>(memory);
+    auto* losses = reinterpret_cast<Acc*>(memory + logits_bytes());
+    std::span<std::byte> space(memory + logits_bytes() + losses_bytes(), gemm_bytes_);
+    const T *x = run.input<T>(0), *weight = run.input<T>(1);
+    const void* bias = has_bias_ ? run.inputs[2] : nullptr;
+    const int64_t* target = run.input<int64_t>(has_bias_ ? 3 : 2);
+    const int64_t count = count_targets(target);
+    Acc given = *run.input<Acc>(has_bias_ ? 4 : 3);
+    if (mean_) given /= static_cast<Acc>(count);
+    if (rows_ == 0) std::fill_n(run.output<Acc>(2), classes_ * depth_, Acc(0));
+    if (has_bias_) std::fill_n(run.output<Acc>(3), classes_, Acc(0));
+    for (int64_t first = 0; first < rows_; first += block_) {
+      const int64_t rows = std::min(block_, rows_ - first);
+      gemm(logits_of(rows), x + first * depth_, weight, bias, logits, space, *run.threads);
+      run.threads->parallel_for(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, classes_)),
+                                [&](int64_t begin, int64_t end) {
+                                  for (int64_t r = begin; r < end; ++r)
+                                    losses[first + r] = differentiate(logits + r * classes_, target[first + r], given);
+                                });
+      const T* gradient = reinterpret_cast<const T*>(logits);
+      if (has_bias_) add_columns(gradient, rows, run.output<Acc>(3), *run.threads);
+      gemm(dx_of(rows), gradient, weight, nullptr, run.output<T>(1) + first * depth_, space, *run.threads);
+      gemm(dweight_of(rows, first > 0), gradient, x + first * depth_, nullptr, run.output<Acc>(2), space, *run.threads);
+    }
+    double total = 0;
+    for (int64_t r = 0; r < rows_; ++r) total += static_cast<double>(losses[r]);
+    if (mean_) total /= static_cast<double>(count);
+    *run.output<Acc>(0) = static_cast<Acc>(total);
+  }
+
+ private:
+  size_t logits_bytes() const { return rounded(block_ * classes_); }
+  size_t losses_bytes() const { return rounded(rows_); }
+  static size_t rounded(int64_t count) { return (static_cast<size_t>(count) * sizeof(Acc) + 63) / 64 * 64; }
+
+  // The gradient of a row lies at the head of its logits' memory; so its rows are this many of its elements apart.
+  int64_t gradient_stride() const { return classes_ * static_cast<int64_t>(sizeof(Acc) / sizeof(T)); }
+
+  Gemm logits_of(int64_t rows) const {
+    return {.m = rows,
+            .n = classes_,
+            .k = depth_,
+            .input = dtype_of<T>(),
+            .output = dtype_of<Acc>(),
+            .transpose_b = true,
+            .lda = depth_,
+            .ldb = depth_,
+            .ldc = classes_,
+            .bias = has_bias_ ? BiasAlong::columns : BiasAlong::none,
+            .bias_type = bias_type_};
+  }
+  Gemm dx_of(int64_t rows) const {
+    return {.m = rows,
+            .n = depth_,
+            .k = classes_,
+            .input = dtype_of<T>(),
+            .output = dtype_of<T>(),
+            .lda = gradient_stride(),
+            .ldb = depth_,
+            .ldc = depth_};
+  }
+  Gemm dweight_of(int64_t rows, bool add) const {
+    return {.m = classes_,
+            .n = depth_,
+            .k = rows,
+            .input = dtype_of<T>(),
+            .output = dtype_of<Acc>(),
+            .transpose_a = true,
+            .lda = gradient_stride(),
+            .ldb = depth_,
+            .ldc = depth_,
+            .accumulate = add};
+  }
+
+  int64_t count_targets(const int64_t* target) const {
+    int64_t count = 0;
+    for (int64_t row = 0; row < rows_; ++row) {
+      if (target[row] == ignore_index_) continue;
+      if (target[row] < 0 || target[row] >= classes_)
+        throw_error<DataError>(
+            "[cross_entropy] target {} of row {} is not a class: expected 0 to {}, or {} to ignore it", target[row],
+            row, classes_ - 1, ignore_index_);
+      ++count;
+    }
+    return count;
+  }
+
+  // Turns a row of logits into given (softmax − (1 − s) onehot − s / V) and returns its loss.
+  Acc differentiate(Acc* row, int64_t target, Acc given) const {
+    T* gradient = reinterpret_cast<T*>(row);
+    if (target == ignore_index_) {
+      std::fill_n(gradient, classes_, T(0));
+      return 0;
+    }
+    const Acc largest = row_max<Acc>(classes_, [&](int64_t i) { return row[i]; });
+    // Differences to the largest come first: they are exact where the loss is small.
+    Acc expected = (1 - smoothing_) * (row[target] - largest);
+    if (smoothing_ != 0)
+      expected +=
+          smoothing_ / static_cast<Acc>(classes_) * row_sum<Acc>(classes_, [&](int64_t i) { return row[i] - largest; });
+    const Acc sum = row_sum<Acc>(classes_, [&](int64_t i) { return row[i] = base::exponential(row[i] - largest); });
+    const Acc factor = given / sum, spread = given * smoothing_ / static_cast<Acc>(classes_);
+    const Acc at_target = row[target] * factor - spread - given * (1 - smoothing_);
+#pragma GCC ivdep  // an element is read before its place is written
+    for (int64_t i = 0; i < classes_; ++i) gradient[i] = static_cast<T>(row[i] * factor - spread);
+    gradient[target] = static_cast<T>(at_target);
+    return std::log(sum) - expected;
+  }
+
+  void add_columns(const T* gradient, int64_t rows, Acc* sums, ThreadPool& threads) const {
+    threads.parallel_for(classes_, 2048, [&](int64_t begin, int64_t end) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const T* row = gradient + r * gradient_stride();
+#pragma GCC ivdep
+        for (int64_t i = begin; i < end; ++i) sums[i] += static_cast<Acc>(row[i]);
+      }
+    });
+  }
+
+  int64_t rows_, depth_, classes_;  // N, K, V
+  bool has_bias_;
+  DType bias_type_;
+  Acc smoothing_;
+  int64_t ignore_index_;
+  bool mean_;
+  int64_t block_ = 0;  // rows
+  size_t gemm_bytes_ = 0;
+};
+
+std::vector<Candidate> candidates(const KernelRequest& request) {
+  return for_floating(request.node.inputs[0].spec().dtype, [&](auto tag) {
+    LinearCrossEntropy<typename decltype(tag)::type> fused(request.node);
+    const size_t bytes = fused.workspace_bytes();
+    auto list = one_candidate(request, std::move(fused));
+    list[0].workspace_bytes = bytes;
+    return list;
+  });
+}
+
+}  // namespace
+
+BONFIRE_CPU_KERNELS(linear_cross_entropy, {"linear_cross_entropy", candidates})
+
+}  // namespace bonfire::cpu

@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include "bonfire/graph/op.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/loss.h"
+#include "bonfire/ops/matmul.h"
+#include "tests/ops/op_case.h"
+
+namespace bonfire::op_test {
+namespace {
+
+constexpr int64_t kRows = 21, kDepth = 9, kClasses = 50;
+
+// A linear layer and its loss, composed of ops, and the gradients that backward() finds.
+struct Composed {
+  Tensor x, weight, bias, target, dloss, value;
+  CrossEntropyOptions options;
+
+  explicit Composed(const CrossEntropyOptions& wanted) : options(wanted) {
+    x = differentiable({kRows, kDepth}, 1);
+    weight = differentiable({kClasses, kDepth}, 2);
+    bias = differentiable({kClasses}, 3);
+    Numbers targets = draw(integers({kRows}, 0, kClasses), 4);
+    targets[5] = static_cast<double>(options.ignore_index);
+    target = make_tensor(targets, {kRows}, DType::i64);
+    dloss = make_tensor({0.75}, {}, DType::f32);
+    Tensor loss = cross_entropy(linear(x, weight, bias), target, options);
+    value = loss.detach();
+    (loss * dloss).backward();
+  }
+
+  static Tensor differentiable(const Shape& shape, uint64_t salt) {
+    Tensor made = make_tensor(draw(floats(shape, -2, 2), salt), shape, DType::f32);
+    made.set_requires_grad(true);
+    return made;
+  }
+
+  // The op under test on the same numbers, as `dtype`: loss, dx, dweight and, with a bias, dbias.
+  Tensors fused(DType dtype) const {
+    Tensor inputs[] = {cast(x.detach(), dtype), cast(weight.detach(), dtype), bias.detach(), target, dloss};
+    return trace_op_all(find_op("linear_cross_entropy"), inputs,
+                        {{"label_smoothing", options.label_smoothing},
+                         {"ignore_index", options.ignore_index},
+                         {"reduction", static_cast<int>(options.reduction)},
+                         {"has_bias", true}});
+  }
+};
+
+void expect_near(const Tensor& found, const Tensor& expected, double tolerance, const char* what) {
+  ASSERT_EQ(found.shape(), expected.shape()) << what;
+  std::vector<float> a = cast(found, DType::f32).to_vector<float>(), b = expected.to_vector<float>();
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << what << ", element " << i;
+}
+
+void check(const CrossEntropyOptions& options, DType dtype, double tolerance) {
+  Composed composed(options);
+  Tensors found = composed.fused(dtype);
+  ASSERT_EQ(found.size(), 4U);
+  expect_near(found[0], composed.value, tolerance, "loss");
+  expect_near(found[1], composed.x.grad(), tolerance, "dx");
+  expect_near(found[2], composed.weight.grad(), tolerance, "dweight");
+  expect_near(found[3], composed.bias.grad(), tolerance, "dbias");
+}
+
+TEST(LinearCrossEntropy, IsTheLossOfALinearLayerWithItsGradients) {
+  check({}, DType::f32, 1e-5);
+  check({.reduction = Reduction::sum}, DType::f32, 2e-4);
+}
+
+TEST(LinearCrossEntropy, SmoothsLabels) { check({.label_smoothing = 0.1}, DType::f32, 1e-5); }
+
+TEST(LinearCrossEntropy, TakesBf16AndSumsInF32) { check({}, DType::bf16, 3e-2); }
+
+TEST(LinearCrossEntropy, NamesATargetThatIsNoClass) {
+  Composed composed({});
+  Numbers targets(kRows, 1);
+  targets[3] = kClasses;
+  composed.target = make_tensor(targets, {kRows}, DType::i64);
+  try {
+    composed.fused(DType::f32)[0].item();
+    FAIL() << "a target beyond the classes was taken";
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("target 50 of row 3"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace bonfire::op_test
