@@ -68,8 +68,8 @@ void multiply_to(float* sums, bool two_down, bool two_across, int64_t kc, const 
     two_across ? multiply_tiles<false, true>(kc, a, b, sums) : multiply_tiles<false, false>(kc, a, b, sums);
 }
 
-void multiply(int rows, int cols, int64_t kc, const uint16_t* a, const uint16_t* b, int64_t /*b_stride*/, float* c,
-              int64_t c_stride, bool add) {
+void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
+              int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
   if (c_stride == kNr && rows % kTile == 0 && !add) return multiply_to(c, two_down, two_across, kc, a, b);
   // Elsewhere through a copy: tiles have 16 rows, and storing one waits for all of them to be in the cache.

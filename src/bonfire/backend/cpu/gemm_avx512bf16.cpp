@@ -25,10 +25,9 @@ __m512i broadcast_pair(const uint16_t* pair) {
 }
 
 template <int Rows, int Vectors>
-void multiply_rows(int64_t kc, const uint16_t* a, const uint16_t* b, int64_t b_stride, float* c, int64_t c_stride,
-                   bool add) {
+void multiply_rows(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add) {
   __m512 sum[Rows][Vectors] = {};
-  for (int64_t k = 0; k < kc; k += 2, a += 2 * kMr, b += 2 * b_stride) {
+  for (int64_t k = 0; k < kc; k += 2, a += 2 * kMr, b += 2 * kVectors * kLanes) {
     __m512bh right[Vectors];
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) right[v] = (__m512bh)_mm512_loadu_si512(b + 2 * kLanes * v);
@@ -49,14 +48,14 @@ void multiply_rows(int64_t kc, const uint16_t* a, const uint16_t* b, int64_t b_s
 }
 
 template <int Rows = kMr>
-void multiply(int rows, int cols, int64_t kc, const uint16_t* a, const uint16_t* b, int64_t b_stride, float* c,
-              int64_t c_stride, bool add) {
+void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t a_stride, const uint16_t* b, int64_t b_stride,
+              float* c, int64_t c_stride, bool add) {
   if (rows < Rows) {
-    if constexpr (Rows > 1) multiply<Rows - 1>(rows, cols, kc, a, b, b_stride, c, c_stride, add);
+    if constexpr (Rows > 1) multiply<Rows - 1>(rows, cols, kc, a, a_stride, b, b_stride, c, c_stride, add);
   } else if (cols > kLanes) {
-    multiply_rows<Rows, 2>(kc, a, b, b_stride, c, c_stride, add);
+    multiply_rows<Rows, 2>(kc, a, b, c, c_stride, add);
   } else {
-    multiply_rows<Rows, 1>(kc, a, b, b_stride, c, c_stride, add);
+    multiply_rows<Rows, 1>(kc, a, b, c, c_stride, add);
   }
 }
 

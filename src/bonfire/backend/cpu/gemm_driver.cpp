@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kAlignment = 64;            // bytes, of each part of the workspace
 constexpr int64_t kSharedBytes = 16 << 20;    // of an operand that is packed once for all threads
-constexpr int64_t kInPlaceBytes = 128 << 10;  // of a B that is small enough not to be packed
+constexpr int64_t kNearBytes = 40 << 10;      // of an operand that fits the first-level cache
+constexpr int64_t kInPlaceBytes = 128 << 10;  // of a B that is small enough for a few tiles to use it unpacked
 constexpr int64_t kShortestPart = 1024;       // of K, when a small result is cut along K
 constexpr int64_t kParts = 16;                // of K: enough for that many threads
 constexpr int64_t kPrivateBlockFactor = 2;    // blocks are larger when both operands are packed privately
@@ -63,6 +64,7 @@ struct Cut {
   int64_t parts;   // of K whose sums are kept apart until the end
   int64_t k_part;  // length of a part, a multiple of kc
   bool share_a, share_b;
+  bool a_in_place;           // A is not packed
   bool b_in_place;           // B is not packed, but for a last panel that is no whole number of vectors
   int64_t shared_lanes;      // of the shared operand, packed at a time
   int64_t block_m, block_n;  // of a task
@@ -81,10 +83,10 @@ struct Cut {
                 ? 1
                 : threads;
 
-    // Packing B does not pay when each of its numbers is used by one tile, or by a few from the first-level cache.
+    // Packing B does not pay when each of its numbers is used by one tile, or when it lies in a cache near enough.
     const int64_t tiles = ceil_div(p.m, kernel.mr), b_bytes = p.n * p.k * static_cast<int64_t>(sizeof(Acc));
     b_in_place = std::is_same_v<Acc, Packed> && parts == 1 && p.b->step_in_place() != 0 &&
-                 (tiles == 1 || (tiles <= 6 && b_bytes <= kInPlaceBytes));
+                 (tiles == 1 || b_bytes <= kNearBytes || (tiles <= 6 && b_bytes <= kInPlaceBytes));
     const bool stream_a = p.m >= p.n && !b_in_place;
     const int64_t width = stream_a ? kernel.nr : kernel.mr;
     const int64_t lanes = stream_a ? p.n : p.m;
@@ -96,6 +98,7 @@ struct Cut {
     share_a = share && !stream_a;
     share_b = share && stream_a;
     b_in_place = b_in_place && share_a;
+    a_in_place = multiplies_in_place(p, kernel);
     if (share_a) {
       block_m = shared_lanes;
       block_n = balanced(p.n, kernel.block_b, kernel.nr);
@@ -109,6 +112,15 @@ struct Cut {
   }
 
  private:
+  // Packing A does not pay when it lies in the first-level cache, or when each of its numbers is used by two tiles and
+  // memory is read in its order.
+  static bool multiplies_in_place(const Product<Acc>& p, const TileKernel<Acc, Packed>& kernel) {
+    if (!std::is_same_v<Acc, Packed> || p.m == 1 || p.k == 0) return false;
+    const bool small = p.m * p.k * static_cast<int64_t>(sizeof(Acc)) <= kNearBytes;
+    if (kernel.multiply_rows && p.a->lane_in_place() != 0) return small || p.n <= 2 * kernel.nr;
+    return small && p.a->step_in_place() != 0;
+  }
+
   // Lanes of a block such that all slots get the same number of blocks.
   int64_t balanced(int64_t lanes, int64_t block, int64_t width) const {
     int64_t blocks = round_up(ceil_div(lanes, block), slots);
@@ -119,7 +131,7 @@ struct Cut {
 // What a task needs for itself.
 template <class Acc, class Packed>
 struct Slot {
-  Packed* a;  // [block_m, kc] as panels, when A is not shared
+  Packed* a;  // [block_m, kc] as panels, when A is packed and not shared
   Packed* b;  // [block_n, kc] as panels, when B is not shared
   std::span<Acc> scratch_a, scratch_b;
   Acc* sums;            // [block_m, block_n], for a bf16 result
@@ -128,7 +140,7 @@ struct Slot {
   int64_t* col_offset;  // [block_n]
 
   Slot(const Product<Acc>& p, const Cut<Acc, Packed>& cut, Arena& arena) {
-    a = arena.take<Packed>(cut.share_a ? 0 : cut.block_m * cut.kc);
+    a = arena.take<Packed>(cut.share_a || cut.a_in_place ? 0 : cut.block_m * cut.kc);
     b = arena.take<Packed>(cut.share_b ? 0 : (cut.b_in_place ? kMaxPanelWidth : cut.block_n) * cut.kc);
     auto scratch = [&](const PanelSource<Acc>& source, int64_t lanes) -> std::span<Acc> {
       int64_t size = source.scratch_size(lanes, cut.kc);
@@ -153,7 +165,8 @@ class Multiplication {
     Arena arena(workspace);
     partial_stride_ = round_up(p_.n, kernel_.nr);
     if (cut_.parts > 1) partial_ = arena.take<Acc>(cut_.parts * p_.m * partial_stride_);
-    if (cut_.share_a || cut_.share_b) shared_ = arena.take<Packed>(cut_.shared_lanes * round_up(p_.k, kernel_.group()));
+    if ((cut_.share_a && !cut_.a_in_place) || cut_.share_b)
+      shared_ = arena.take<Packed>(cut_.shared_lanes * round_up(p_.k, kernel_.group()));
     slots_ = workspace ? workspace + arena.used() : nullptr;
     Arena slot(nullptr);
     Slot<Acc, Packed>(p_, cut_, slot);
@@ -189,7 +202,7 @@ class Multiplication {
     const int64_t block = cut_.share_a ? cut_.block_n : cut_.block_m;
     for (int64_t lane = 0; lane < lanes; lane += cut_.shared_lanes) {
       const int64_t count = std::min(cut_.shared_lanes, lanes - lane);
-      pack_shared(lane, count);
+      if (!(cut_.share_a && cut_.a_in_place)) pack_shared(lane, count);
       for_each_task(pool_, cut_.slots, ceil_div(streamed, block), [&](int64_t slot, int64_t task) {
         const int64_t first = task * block, size = std::min(block, streamed - first);
         compute(slot_at(slot), cut_.share_a ? Area{lane, count, first, size, 0} : Area{first, size, lane, count, 0});
@@ -245,15 +258,15 @@ class Multiplication {
       const Packed* b = slot.b;
       if (cut_.share_a)
         a = shared_ + shared_count_ * k;
-      else
+      else if (!cut_.a_in_place)
         pack(*p_.a, {area.i, area.rows, k, kc, k > k_begin}, kernel_.layout_a(), slot.a, slot.scratch_a);
       if (cut_.share_b)
         b = shared_ + shared_count_ * k;
       else if (!cut_.b_in_place)
         pack(*p_.b, {area.j, area.cols, k, kc, k > k_begin}, kernel_.layout_b(), slot.b, slot.scratch_b);
-      const Slice slice{round_up(kc, kernel_.group()), k == k_begin, k + kc == k_end};
+      const Slice slice{k, round_up(kc, kernel_.group()), k == k_begin, k + kc == k_end};
       if constexpr (std::is_same_v<Acc, Packed>) {
-        if (cut_.b_in_place) compute_in_place(slot, area, a, k, slice);
+        if (cut_.b_in_place) compute_in_place(slot, area, a, slice);
       }
       if (!cut_.b_in_place) compute_slice(slot, area, a, b, slice);
       k += kc;
@@ -262,7 +275,7 @@ class Multiplication {
   }
 
   struct Slice {
-    int64_t kc;  // as packed
+    int64_t k, kc;  // length as packed
     bool first, last;
   };
   struct Tile {
@@ -271,9 +284,24 @@ class Multiplication {
   };
   struct Operands {  // panels of a tile
     const Packed* a;
+    int64_t a_stride;
+    bool a_rows;  // for multiply_rows
     const Packed* b;
     int64_t b_stride;
   };
+
+  // The panel of A whose first row in the area is i, with a panel of B.
+  Operands operands(const Area& area, const Packed* a, int64_t i, const Packed* b, int64_t b_stride,
+                    const Slice& slice) const {
+    if constexpr (std::is_same_v<Acc, Packed>) {
+      if (cut_.a_in_place) {
+        const int64_t stride = kernel_.multiply_rows ? p_.a->lane_in_place() : 0;
+        const Acc* rows = p_.a->in_place(area.i + i, slice.k);
+        return {rows, stride ? stride : p_.a->step_in_place(), stride != 0, b, b_stride};
+      }
+    }
+    return {a + i * slice.kc, kernel_.mr, false, b, b_stride};
+  }
 
   void compute_slice(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, const Packed* b,
                      const Slice& slice) {
@@ -286,21 +314,21 @@ class Multiplication {
         const Packed* next = b + (j + kernel_.nr) * slice.kc;
         for (int64_t i = begin; i < end; i += kernel_.mr, next += share) {
           if (kernel_.ask_ahead && j + kernel_.nr < area.cols) prefetch(next, share);
-          compute_tile(slot, area, i, j, {a + i * slice.kc, b + j * slice.kc, kernel_.nr}, slice);
+          compute_tile(slot, area, i, j, operands(area, a, i, b + j * slice.kc, kernel_.nr, slice), slice);
         }
       }
     }
   }
 
-  void compute_in_place(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, int64_t k,
-                        const Slice& slice) {
+  void compute_in_place(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, const Slice& slice) {
     for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
       const int64_t cols = std::min<int64_t>(kernel_.nr, area.cols - j);
       const bool whole = cols % kernel_.lanes == 0;
-      const Acc* b = whole ? p_.b->in_place(area.j + j, k) : slot.b;
-      if (!whole) p_.b->pack({area.j + j, cols, k, slice.kc}, kernel_.nr, slot.b, {});
+      const Acc* b = whole ? p_.b->in_place(area.j + j, slice.k) : slot.b;
+      if (!whole) p_.b->pack({area.j + j, cols, slice.k, slice.kc}, kernel_.nr, slot.b, {});
       for (int64_t i = 0; i < area.rows; i += kernel_.mr)
-        compute_tile(slot, area, i, j, {a + i * slice.kc, b, whole ? p_.b->step_in_place() : kernel_.nr}, slice);
+        compute_tile(slot, area, i, j, operands(area, a, i, b, whole ? p_.b->step_in_place() : kernel_.nr, slice),
+                     slice);
     }
   }
 
@@ -313,7 +341,9 @@ class Multiplication {
     const Tile tile{i, j, static_cast<int>(std::min<int64_t>(kernel_.mr, area.rows - i)),
                     static_cast<int>(std::min<int64_t>(kernel_.nr, area.cols - j))};
     auto multiply_to = [&](Acc* to, int64_t stride, bool add) {
-      kernel_.multiply(tile.rows, tile.cols, slice.kc, operands.a, operands.b, operands.b_stride, to, stride, add);
+      (operands.a_rows ? kernel_.multiply_rows : kernel_.multiply)(tile.rows, tile.cols, slice.kc, operands.a,
+                                                                   operands.a_stride, operands.b, operands.b_stride, to,
+                                                                   stride, add);
     };
     if (cut_.parts > 1) {
       multiply_to(partial_ + (area.part * p_.m + area.i + i) * partial_stride_ + area.j + j, partial_stride_,

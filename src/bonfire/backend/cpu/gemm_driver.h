@@ -10,10 +10,10 @@
 //
 // How the work is cut. K is cut into slices short enough that a panel of B stays in the first-level cache. When one
 // operand is small enough it is packed once, by all threads, and shared; blocks of the other one are tasks, each packed
-// privately by the thread that takes it. (A B that few tiles would use is not packed at all.) When K is too long for
-// that, both are packed privately, and a small result (the gradient of a convolution's weight) is also cut along K into
-// a number of parts that are summed at the end. All that decides the order of additions follows from the shape alone,
-// so results do not depend on the thread count.
+// privately by the thread that takes it. (An operand that few tiles would use is not packed at all.) When K is too long
+// for that, both are packed privately, and a small result (the gradient of a convolution's weight) is also cut along K
+// into a number of parts that are summed at the end. All that decides the order of additions follows from the shape
+// alone, so results do not depend on the thread count.
 //
 // Where the processor multiplies bf16 and both operands are made of it, their panels are bf16 too (pack_bf16);
 // otherwise they are widened while they are packed.
@@ -43,8 +43,8 @@ class Axis {
 
   int64_t extent() const;
   int64_t offset(int64_t index) const;
-  // The distance between neighbours where it is the same for all, otherwise 0.
-  int64_t even_stride() const { return rank_ == 1 ? dims_[0].stride : 0; }
+  // The distance between neighbours where it is the same for all (1 for a single one), otherwise 0.
+  int64_t even_stride() const { return rank_ == 1 ? dims_[0].stride : rank_ == 0 ? 1 : 0; }
   // Offsets of [first, first + out.size()).
   void offsets(int64_t first, std::span<int64_t> out) const;
 
@@ -72,6 +72,8 @@ class PanelSource {
   // The distance between steps of K when lanes lie side by side in memory, as numbers of type Acc, so that they can be
   // multiplied where they are; otherwise 0.
   virtual int64_t step_in_place() const { return 0; }
+  // The same for steps of K that lie side by side: the distance between lanes.
+  virtual int64_t lane_in_place() const { return 0; }
   virtual const Acc* in_place(int64_t /*lane*/, int64_t /*k*/) const { return nullptr; }
 
   // Whether all numbers are bf16, and pack_bf16() is there. It writes their bits, like pack() otherwise.
@@ -86,6 +88,7 @@ class MemorySource final : public PanelSource<Acc> {
   MemorySource(const Element* data, const Axis& lanes, const Axis& k) : data_(data), lanes_(lanes), k_(k) {}
   void pack(const PanelBlock& block, int width, Acc* panels, std::span<Acc> scratch) const override;
   int64_t step_in_place() const override;
+  int64_t lane_in_place() const override;
   const Acc* in_place(int64_t lane, int64_t k) const override;
   bool is_bf16() const override { return std::is_same_v<Element, bfloat16>; }
   void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const override;

@@ -77,9 +77,12 @@ struct TileKernel {
   double alone;  // operations (2 m n k) of a product so small that waking other threads costs more than they save
 
   // c[r * c_stride + j] = sum over k of a(r, k) * b(k, j) (+ c when add), for r < rows and j < cols rounded up to whole
-  // vectors. Without groups, a(r, k) is a[k * mr + r] and b(k, j) is b[k * b_stride + j].
-  void (*multiply)(int rows, int cols, int64_t kc, const Packed* a, const Packed* b, int64_t b_stride, Acc* c,
-                   int64_t c_stride, bool add);
+  // vectors. Without groups, a(r, k) is a[k * a_stride + r] and b(k, j) is b[k * b_stride + j]; panels with groups have
+  // no strides.
+  using Multiply = void(int rows, int cols, int64_t kc, const Packed* a, int64_t a_stride, const Packed* b,
+                        int64_t b_stride, Acc* c, int64_t c_stride, bool add);
+  Multiply* multiply;
+  Multiply* multiply_rows = nullptr;  // where not null: the same for an A that is not packed, a[r * a_stride + k]
   void (*finish)(const FinishTile<Acc>& tile);  // null: that of f32
 
   // Where not null, a thread calls these before its first and after its last multiply() of a task.

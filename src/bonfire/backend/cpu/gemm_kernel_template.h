@@ -33,9 +33,38 @@ struct GemmTemplate {
     return row;
   }
 
-  template <int Rows, int Vectors>
-  static void multiply_rows(int64_t kc, const Scalar* a, const Scalar* b, int64_t b_stride, Scalar* c, int64_t c_stride,
-                            bool add) {
+  // How numbers of A reach a tile of `Rows` rows: next() goes on to the next step of K.
+  template <int Rows>
+  struct PackedLanes {
+    const Scalar* at;
+    int64_t stride;
+    PackedLanes(const Scalar* a, int64_t a_stride) : at(a), stride(a_stride) {}
+    [[gnu::always_inline]] Scalar operator[](int r) const { return at[r]; }
+    [[gnu::always_inline]] void next() { at += stride; }
+  };
+  // Every third row has a pointer, the two after it are addressed from there: all fits into registers.
+  template <int Rows>
+  struct MemoryRows {
+    static constexpr int kPointers = (Rows + 2) / 3;
+    const Scalar* at[kPointers];
+    int64_t stride;
+    [[gnu::always_inline]] MemoryRows(const Scalar* a, int64_t a_stride) : stride(a_stride) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kPointers; ++i, a += 3 * stride) {
+        at[i] = a;
+        asm("" : "+r"(at[i]));
+      }
+    }
+    [[gnu::always_inline]] Scalar operator[](int r) const { return at[r / 3][r % 3 * stride]; }
+    [[gnu::always_inline]] void next() {
+#pragma GCC unroll 8
+      for (int i = 0; i < kPointers; ++i) ++at[i];
+    }
+  };
+
+  template <int Rows, int Vectors, template <int> class Left>
+  static void multiply_tile(int64_t kc, const Scalar* a, int64_t a_stride, const Scalar* b, int64_t b_stride, Scalar* c,
+                            int64_t c_stride, bool add) {
     Scalar* to = c;
 #pragma GCC unroll 32
     for (int r = 0; r < Rows; ++r) {  // the result is needed when the sums are ready
@@ -44,6 +73,7 @@ struct GemmTemplate {
       to = next_row(to, c_stride);
     }
     Vector sum[Rows][Vectors] = {};
+    Left<Rows> left(a, a_stride);
     for (int64_t k = 0; k < kc; ++k) {
       Vector right[Vectors];
 #pragma GCC unroll 8
@@ -51,20 +81,20 @@ struct GemmTemplate {
       if constexpr (Isa::a_by_lane && Rows % kQuad == 0) {
 #pragma GCC unroll 32
         for (int group = 0; group < Rows / kQuad; ++group) {
-          Quad left = G::template load<Quad>(a + group * kQuad);
-          Isa::hold(left);
+          Quad lanes = G::template load<Quad>(left.at + group * kQuad);
+          Isa::hold(lanes);
 #pragma GCC unroll 32
           for (int r = 0; r < kQuad; ++r)
 #pragma GCC unroll 8
-            for (int v = 0; v < Vectors; ++v) sum[group * kQuad + r][v] += right[v] * left[r];
+            for (int v = 0; v < Vectors; ++v) sum[group * kQuad + r][v] += right[v] * lanes[r];
         }
       } else {
 #pragma GCC unroll 32
         for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
-          for (int v = 0; v < Vectors; ++v) sum[r][v] += right[v] * a[r];
+          for (int v = 0; v < Vectors; ++v) sum[r][v] += right[v] * left[r];
       }
-      a += kMr;
+      left.next();
       b += b_stride;
     }
     to = c;
@@ -79,23 +109,23 @@ struct GemmTemplate {
     }
   }
 
-  template <int Vectors, int Rows = kMr>
-  static void multiply_vectors(int rows, int64_t kc, const Scalar* a, const Scalar* b, int64_t b_stride, Scalar* c,
-                               int64_t c_stride, bool add) {
+  template <template <int> class Left, int Vectors, int Rows = kMr>
+  static void multiply_vectors(int rows, int64_t kc, const Scalar* a, int64_t a_stride, const Scalar* b,
+                               int64_t b_stride, Scalar* c, int64_t c_stride, bool add) {
     if (rows == Rows) {
-      multiply_rows<Rows, Vectors>(kc, a, b, b_stride, c, c_stride, add);
+      multiply_tile<Rows, Vectors, Left>(kc, a, a_stride, b, b_stride, c, c_stride, add);
     } else if constexpr (Rows > 1) {
-      multiply_vectors<Vectors, Rows - 1>(rows, kc, a, b, b_stride, c, c_stride, add);
+      multiply_vectors<Left, Vectors, Rows - 1>(rows, kc, a, a_stride, b, b_stride, c, c_stride, add);
     }
   }
 
-  template <int Vectors = kVectors>
-  static void multiply(int rows, int cols, int64_t kc, const Scalar* a, const Scalar* b, int64_t b_stride, Scalar* c,
-                       int64_t c_stride, bool add) {
+  template <template <int> class Left, int Vectors = kVectors>
+  static void multiply(int rows, int cols, int64_t kc, const Scalar* a, int64_t a_stride, const Scalar* b,
+                       int64_t b_stride, Scalar* c, int64_t c_stride, bool add) {
     if (cols > (Vectors - 1) * kLanes) {
-      multiply_vectors<Vectors>(rows, kc, a, b, b_stride, c, c_stride, add);
+      multiply_vectors<Left, Vectors>(rows, kc, a, a_stride, b, b_stride, c, c_stride, add);
     } else if constexpr (Vectors > 1) {
-      multiply<Vectors - 1>(rows, cols, kc, a, b, b_stride, c, c_stride, add);
+      multiply<Left, Vectors - 1>(rows, cols, kc, a, a_stride, b, b_stride, c, c_stride, add);
     }
   }
 
@@ -139,7 +169,8 @@ struct GemmTemplate {
     k.chunk_a = Isa::chunk_a;
     k.ask_ahead = Isa::ask_ahead;
     k.alone = 3e5 * kLanes;
-    k.multiply = &multiply<>;
+    k.multiply = &multiply<PackedLanes>;
+    if constexpr (!Isa::a_by_lane) k.multiply_rows = &multiply<MemoryRows>;
     k.dot = &dot;
     k.finish = &GemmFinish<Isa>::finish;
     k.pack = &GemmPack<Isa>::template pack<Scalar>;

@@ -53,10 +53,10 @@ void multiply_pairs(int rows, int64_t kc, const uint16_t* a, const uint16_t* b, 
 }
 
 template <int RowPairs = kMr / 2>
-void multiply(int rows, int cols, int64_t kc, const uint16_t* a, const uint16_t* b, int64_t b_stride, float* c,
-              int64_t c_stride, bool add) {
+void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t a_stride, const uint16_t* b, int64_t b_stride,
+              float* c, int64_t c_stride, bool add) {
   if (rows <= 2 * (RowPairs - 1)) {
-    if constexpr (RowPairs > 1) multiply<RowPairs - 1>(rows, cols, kc, a, b, b_stride, c, c_stride, add);
+    if constexpr (RowPairs > 1) multiply<RowPairs - 1>(rows, cols, kc, a, a_stride, b, b_stride, c, c_stride, add);
   } else if (cols > 2 * kLanes) {
     multiply_pairs<RowPairs, 3>(rows, kc, a, b, c, c_stride, add);
   } else if (cols > kLanes) {

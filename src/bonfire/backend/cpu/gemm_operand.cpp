@@ -118,6 +118,11 @@ int64_t MemorySource<Element, Acc>::step_in_place() const {
 }
 
 template <class Element, class Acc>
+int64_t MemorySource<Element, Acc>::lane_in_place() const {
+  return std::is_same_v<Element, Acc> && k_.even_stride() == 1 ? lanes_.even_stride() : 0;
+}
+
+template <class Element, class Acc>
 const Acc* MemorySource<Element, Acc>::in_place(int64_t lane, int64_t k) const {
   if constexpr (std::is_same_v<Element, Acc>) return data_ + lanes_.offset(lane) + k_.offset(k);
   return nullptr;
