@@ -6,7 +6,7 @@
 
 namespace bonfire::cpu {
 
-// In order of preference: a later one is faster where it exists.
+// Those with bf16 in their name, and amx, multiply bf16 without widening it; the rest is as in their family.
 enum class InstructionSet { generic, neon, neonbf16, avx2, avx512, avx512bf16, amx };
 
 std::string_view name_of(InstructionSet set);
