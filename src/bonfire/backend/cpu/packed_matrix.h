@@ -44,7 +44,8 @@ class PackedMatrix {
         const Acc* panel = packed + k * stride() + column * kc;
         for (int64_t row = 0; row < rows; row += kernel_.mr)
           kernel_.multiply(static_cast<int>(std::min<int64_t>(kernel_.mr, rows - row)), kernel_.nr, kc,
-                           scratch + row * kc, panel, kernel_.nr, c + row * stride() + column, stride(), k > 0);
+                           scratch + row * kc, kernel_.mr, panel, kernel_.nr, c + row * stride() + column, stride(),
+                           k > 0);
       }
     }
   }
