@@ -212,6 +212,12 @@ TEST_P(DenseCandidates, OfFusedBatchNormAgree) {
   }
 }
 
+TEST_P(DenseCandidates, OfSumsAgree) {
+  TensorSpec x = image({3, 70, 5, 9});
+  for (const Shape& axes : {Shape{0, 2, 3}, Shape{2, 3}, Shape{1}, Shape{0, 1, 2, 3}})
+    for (int keepdims : {0, 1}) check_candidates("sum", {x}, {{"axes", axes}, {"keepdim", keepdims}});
+}
+
 TEST(ImageCandidates, OfNormalizeImageAgree) {
   TensorSpec statistic{{3}, DType::f32, {}};
   check_candidates("normalize_image", {{{2, 5, 7, 3}, DType::u8, {}}, statistic, statistic},

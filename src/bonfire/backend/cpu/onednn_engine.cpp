@@ -19,7 +19,7 @@ bool usable() {
 }
 
 const dnnl::engine& engine() {
-  static const dnnl::engine instance(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine& instance = *new dnnl::engine(dnnl::engine::kind::cpu, 0);  // threads' streams go later
   return instance;
 }
 

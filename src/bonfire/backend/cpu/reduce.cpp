@@ -310,19 +310,43 @@ class Reducer {
 };
 
 template <template <class> class Fold>
-std::vector<Candidate> candidates(const KernelRequest& request) {
-  const TensorSpec& input = request.node.inputs[0].spec();
-  Reduction work(input.shape, request.node.attributes.ints("axes"));
-  return dispatch(input.dtype, [&](auto tag) -> std::vector<Candidate> {
+Candidate candidate_for(const KernelRequest& request, std::string name, const Reduction& work) {
+  return dispatch(request.node.inputs[0].spec().dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    std::vector<Candidate> list = one_candidate(request, [work](const Run& run) {
+    Candidate candidate = make_candidate(request, std::move(name), [work](const Run& run) {
       Reducer<Fold<T>, T>(work, run).run(static_cast<typename Fold<T>::Total*>(run.workspace), *run.threads);
     });
     if (work.pieces > 1)
-      list[0].workspace_bytes =
+      candidate.workspace_bytes =
           static_cast<size_t>(work.outputs() * work.pieces * work.width()) * sizeof(typename Fold<T>::Total);
-    return list;
+    return candidate;
   });
+}
+
+// Whether the axes that are kept come in the same order when the channels are stored last.
+bool keeps_order(const Shape& shape, const Shape& axes) {
+  auto kept = [&](int axis) {
+    return shape[axis] != 1 && std::find(axes.extents().begin(), axes.extents().end(), axis) == axes.extents().end();
+  };
+  return !kept(1) || (!kept(2) && !kept(3));
+}
+
+template <template <class> class Fold>
+std::vector<Candidate> candidates(const KernelRequest& request) {
+  const Shape& shape = request.node.inputs[0].spec().shape;
+  Shape axes = request.node.attributes.ints("axes");
+  std::vector<Candidate> list;
+  list.push_back(candidate_for<Fold>(request, "plain", Reduction(shape, axes)));
+  if (shape.rank() != 4 || !keeps_order(shape, axes)) return list;
+  Shape stored, stored_axes, order = channels_last().order;
+  for (int i = 0; i < 4; ++i) {
+    stored.push_back(shape[static_cast<int>(order[i])]);
+    if (std::find(axes.extents().begin(), axes.extents().end(), order[i]) != axes.extents().end())
+      stored_axes.push_back(i);
+  }
+  list.push_back(candidate_for<Fold>(request, "nhwc", Reduction(stored, stored_axes)));
+  list.back().input_layouts[0] = channels_last();
+  return list;
 }
 
 }  // namespace
