@@ -2,7 +2,7 @@
 // part per thread. Weights are taken and given in a dense layout; what a primitive wants instead is made in its
 // workspace on each run, which is once a step.
 
-#include <array>
+#include <algorithm>
 #include <optional>
 
 #include "bonfire/backend/cpu/onednn.h"
@@ -76,13 +76,6 @@ Desc Problem::any_weights(DType type) const {
   return Desc(dims, type_of(type), dnnl::memory::format_tag::any);
 }
 
-// The primitive for `count` images.
-struct Primitive {
-  dnnl::primitive_desc_base desc;
-  Desc weights, scratchpad;
-  std::string implementation;
-};
-
 struct Form {
   dnnl::algorithm algorithm;
   Layout images;
@@ -92,7 +85,8 @@ struct Form {
 // Gradients of the weights are summed over the parts, in f32.
 DType weight_type(const Problem& p) { return p.pass == Pass::weight_gradient ? DType::f32 : p.dtype; }
 
-// Nothing when oneDNN has only a reference for it. `weights` may leave their form open.
+// Calls take(primitive_desc, weights desc) for `count` images; returns false when oneDNN has nothing but a reference
+// for them. `weights` may leave their form open.
 template <class Take>
 bool with_primitive(const Problem& p, const Form& form, int64_t count, const Desc& weights, const Take& take) {
   Dims stride = dims_of(p.stride), padding = dims_of(p.padding);
@@ -306,8 +300,29 @@ std::vector<Layout> weight_layouts(const KernelRequest& request, Pass pass) {
   return {arriving.block == 0 ? arriving : Layout{}};
 }
 
-// With more than these, oneDNN's row-major convolutions are products of unfolded images, slower than ours.
-constexpr int64_t kFewChannels = 4;
+// What is worth timing: direct convolutions for channels-last images, which AMX wants; in f32 also for blocked ones;
+// and Winograd, beside which the direct ones lose where there are many channels.
+std::vector<Recipe> recipes_for(const Problem& problem) {
+  constexpr auto direct = dnnl::algorithm::convolution_direct, winograd = dnnl::algorithm::convolution_winograd;
+  constexpr int64_t kFewChannels = 4;         // beyond these, row-major images are unfolded first: slower than ours
+  constexpr int64_t kManyChannels = 32;       // Winograd wins
+  constexpr size_t kMostScratch = 128 << 20;  // bytes: a step should not need more memory for being faster
+  const Layout blocked{.order = {}, .block = 16};
+  std::vector<Recipe> recipes;
+  auto add = [&](const Form& form) {
+    std::optional<Recipe> recipe = make_recipe(problem, form);
+    if (!recipe || recipe->scratchpad * recipe->parts.size() > kMostScratch) return false;
+    recipes.push_back(std::move(*recipe));
+    return true;
+  };
+  bool single = problem.dtype == DType::f32;
+  bool many = std::min(problem.x[1], problem.y[1]) >= kManyChannels;
+  if (single && add({winograd, blocked, "nChw16c"}) && many) return recipes;
+  add({direct, channels_last(), "nhwc"});
+  if (single) add({direct, blocked, "nChw16c"});
+  if (single && problem.x[1] <= kFewChannels) add({direct, {}, "nchw"});
+  return recipes;
+}
 
 template <Pass pass>
 std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
@@ -317,21 +332,10 @@ std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
   bool empty = node.outputs[0].shape.count() == 0 || node.inputs[0].spec().shape.count() == 0 ||
                node.inputs[1].spec().shape.count() == 0;
   if (!usable() || !has_type(node.outputs[0].dtype) || residual || empty) return candidates;
-  Problem problem(node, pass);
-  constexpr auto direct = dnnl::algorithm::convolution_direct, winograd = dnnl::algorithm::convolution_winograd;
-  const Layout blocked{.order = {}, .block = 16};
-  std::vector<Form> forms{{direct, channels_last(), "nhwc"}};
-  if (problem.dtype == DType::f32) {  // AMX wants channels last
-    if (problem.x[1] <= kFewChannels) forms.push_back({direct, {}, "nchw"});
-    forms.push_back({direct, blocked, "nChw16c"});
-    forms.push_back({winograd, blocked, "nChw16c"});
-  }
-  for (const Form& form : forms) {
-    std::optional<Recipe> recipe = make_recipe(problem, form);
-    if (!recipe) continue;
+  for (Recipe& recipe : recipes_for(Problem(node, pass))) {
     for (const Layout& layout : weight_layouts(request, pass)) {
-      recipe->weight_layout = layout;
-      candidates.push_back(make_convolution(request, *recipe));
+      recipe.weight_layout = layout;
+      candidates.push_back(make_convolution(request, recipe));
     }
   }
   return candidates;

@@ -11,6 +11,7 @@ namespace bonfire::cpu {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements worth a thread of their own
+constexpr int64_t kBlock = 16;     // channels of a blocked image
 constexpr int64_t kTile = 32;      // a tile of both sides stays in the first-level cache
 
 // Where a row begins on both sides, for rows counted in row-major order over the outer axes.
@@ -46,7 +47,9 @@ class RowWalk {
 template <class T>
 void copy_run(const T* source, int64_t source_stride, T* target, int64_t target_stride, int64_t count) {
   if (target_stride == 1 && source_stride == 1) {
-    if (count < 32) {
+    if (count == kBlock) {
+      std::memcpy(target, source, kBlock * sizeof(T));  // of a size known here: a few vectors
+    } else if (count < 32) {
       for (int64_t i = 0; i < count; ++i) target[i] = source[i];
     } else {
       std::memcpy(target, source, static_cast<size_t>(count) * sizeof(T));
