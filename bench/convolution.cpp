@@ -74,15 +74,16 @@ std::vector<Pass> passes_of(const Layer& l, DType type) {
           {"dweight", "conv2d_weight_gradient", {y, x}, weight}};
 }
 
-std::vector<std::byte> random_bytes(const TensorSpec& spec, const Layout& layout, uint64_t stream) {
-  std::vector<std::byte> bytes(bytes_of(spec.shape, spec.dtype, layout));
+// Memory as plans have it: aligned, and outside of any other array.
+std::unique_ptr<Storage> random_numbers(const TensorSpec& spec, const Layout& layout, uint64_t stream) {
+  const size_t bytes = bytes_of(spec.shape, spec.dtype, layout);
+  auto memory = std::make_unique<Storage>(Device{}, bytes);
   dispatch(spec.dtype, [&]<class T>(TypeTag<T>) {
-    for (size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
-      const T value = static_cast<T>(2 * uniform_at(1, stream, i % 65521) - 1);
-      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-    }
+    T* numbers = static_cast<T*>(memory->data());
+    for (size_t i = 0; i < bytes / sizeof(T); ++i)
+      numbers[i] = static_cast<T>(2 * uniform_at(1, stream, i % 65521) - 1);
   });
-  return bytes;
+  return memory;
 }
 
 double seconds_now(bool processor_time) {
@@ -96,10 +97,10 @@ class Contender {
  public:
   Contender(const GraphNode& node, const Candidate& candidate) : name(candidate.name), kernel_(candidate.build()) {
     for (size_t i = 0; i < node.inputs.size(); ++i)
-      memory_.push_back(random_bytes(node.inputs[i].spec(), candidate.input_layouts[i], i));
-    memory_.push_back(random_bytes(node.outputs[0], candidate.output_layouts[0], 9));
-    memory_.emplace_back(candidate.workspace_bytes + 64);
-    for (std::vector<std::byte>& bytes : memory_) pointers_.push_back(bytes.data());
+      memory_.push_back(random_numbers(node.inputs[i].spec(), candidate.input_layouts[i], i));
+    memory_.push_back(random_numbers(node.outputs[0], candidate.output_layouts[0], 9));
+    memory_.push_back(std::make_unique<Storage>(Device{}, std::max<size_t>(1, candidate.workspace_bytes)));
+    for (const auto& memory : memory_) pointers_.push_back(memory->data());
   }
 
   void run(ThreadPool& threads) {
@@ -114,7 +115,7 @@ class Contender {
 
  private:
   std::unique_ptr<Kernel> kernel_;
-  std::vector<std::vector<std::byte>> memory_;
+  std::vector<std::unique_ptr<Storage>> memory_;
   std::vector<void*> pointers_;
 };
 
