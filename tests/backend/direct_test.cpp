@@ -12,11 +12,10 @@
 namespace bonfire::cpu {
 namespace {
 
-using Floats = std::vector<float>;
-
-Floats random_floats(int64_t count, uint64_t stream) {
-  Floats numbers;
-  for (int64_t i = 0; i < count; ++i) numbers.push_back(2 * uniform_at(5, stream, i) - 1);
+template <class T>
+std::vector<T> random_numbers(int64_t count, uint64_t stream) {
+  std::vector<T> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(static_cast<T>(2 * uniform_at(5, stream, i) - 1));
   return numbers;
 }
 
@@ -33,69 +32,85 @@ std::string describe(const Convolution& c) {
       c.stride_width, c.padding_height, c.padding_width, c.dilation_height, c.dilation_width, c.groups);
 }
 
+template <class T>
 struct Operands {
-  Floats x, weight, dy, bias, residual;
+  std::vector<T> x, weight, dy, bias, residual;
   explicit Operands(const Convolution& c)
-      : x(random_floats(x_count(c), 1)),
-        weight(random_floats(weight_count(c), 2)),
-        dy(random_floats(y_count(c), 3)),
-        bias(random_floats(c.out_channels, 4)),
-        residual(random_floats(y_count(c), 5)) {}
+      : x(random_numbers<T>(x_count(c), 1)),
+        weight(random_numbers<T>(weight_count(c), 2)),
+        dy(random_numbers<T>(y_count(c), 3)),
+        bias(random_numbers<T>(c.out_channels, 4)),
+        residual(random_numbers<T>(y_count(c), 5)) {}
 };
 
+template <class T>
 struct Passes {
-  Floats y, dx, dweight;  // dx is empty where direct.h does not serve it
+  std::vector<T> y, dx, dweight;  // dx is empty where direct.h does not serve it
 };
 
 // Memory is full of NaN beforehand.
-Passes run_direct(const Convolution& c, const Operands& in, int threads) {
+template <class T>
+Passes<T> run_direct(const Convolution& c, const Operands<T>& in, int threads) {
+  const T garbage = static_cast<T>(NAN);
   ThreadPool pool(threads);
   auto workspace = [&](ConvolutionPass pass) {
     return std::vector<std::byte>(direct_workspace(c, pass, threads), std::byte{0xFF});
   };
-  Passes out{Floats(in.dy.size(), NAN), {}, Floats(in.weight.size(), NAN)};
+  Passes<T> out{std::vector<T>(in.dy.size(), garbage), {}, std::vector<T>(in.weight.size(), garbage)};
   auto forward = workspace(ConvolutionPass::forward), weight = workspace(ConvolutionPass::backward_weight);
   direct_forward(c, in.x.data(), in.weight.data(),
                  {.bias = in.bias.data(), .residual = in.residual.data(), .relu = true}, out.y.data(), forward, pool);
   direct_backward_weight(c, in.x.data(), in.dy.data(), out.dweight.data(), weight, pool);
   if (direct_serves(c, ConvolutionPass::backward_data)) {
     auto data = workspace(ConvolutionPass::backward_data);
-    out.dx.assign(in.x.size(), NAN);
+    out.dx.assign(in.x.size(), garbage);
     direct_backward_data(c, in.dy.data(), in.weight.data(), out.dx.data(), data, pool);
   }
   return out;
 }
 
 // The same by convolution_core.h.
-Passes run_core(const Convolution& c, const Operands& in) {
+template <class T>
+Passes<T> run_core(const Convolution& c, const Operands<T>& in) {
   ThreadPool pool(1);
   auto workspace = [&](ConvolutionPass pass) { return std::vector<std::byte>(convolution_workspace(c, pass, 1)); };
-  Passes out{Floats(in.dy.size()), Floats(in.x.size()), Floats(in.weight.size())};
+  Passes<T> out{std::vector<T>(in.dy.size()), std::vector<T>(in.x.size()), std::vector<T>(in.weight.size())};
   auto forward = workspace(ConvolutionPass::forward), data = workspace(ConvolutionPass::backward_data),
        weight = workspace(ConvolutionPass::backward_weight);
   convolution_forward(c, in.x.data(), in.weight.data(), in.bias.data(), Activation::none, out.y.data(), forward, pool);
-  for (size_t i = 0; i < out.y.size(); ++i) out.y[i] = std::max(0.0F, out.y[i] + in.residual[i]);
+  for (size_t i = 0; i < out.y.size(); ++i)
+    out.y[i] = static_cast<T>(std::max(0.0F, static_cast<float>(out.y[i]) + static_cast<float>(in.residual[i])));
   convolution_backward_data(c, in.dy.data(), in.weight.data(), false, out.dx.data(), data, pool);
   convolution_backward_weight(c, in.x.data(), in.dy.data(), false, out.dweight.data(), weight, pool);
   return out;
 }
 
-void expect_near(const Floats& found, const Floats& expected, const std::string& what) {
+template <class T>
+void expect_near(const std::vector<T>& found, const std::vector<T>& expected, const std::string& what) {
   ASSERT_EQ(found.size(), expected.size()) << what;
+  const float tolerance = std::is_same_v<T, float> ? 1e-5F : 1e-2F;
   float largest = 1;
-  for (float number : expected) largest = std::max(largest, std::abs(number));
+  for (T number : expected) largest = std::max(largest, std::abs(static_cast<float>(number)));
   int64_t wrong = 0;
-  for (size_t i = 0; i < found.size(); ++i) wrong += !(std::abs(found[i] - expected[i]) <= 1e-5F * largest);
+  for (size_t i = 0; i < found.size(); ++i)
+    wrong += !(std::abs(static_cast<float>(found[i]) - static_cast<float>(expected[i])) <= tolerance * largest);
   EXPECT_EQ(wrong, 0) << what << ", of " << found.size();
 }
 
-void expect_right(const Convolution& c, int threads) {
+template <class T>
+void expect_right_as(const Convolution& c, int threads) {
   ASSERT_TRUE(direct_serves(c, ConvolutionPass::forward)) << describe(c);
-  const Operands operands(c);
-  const Passes found = run_direct(c, operands, threads), expected = run_core(c, operands);
+  const Operands<T> operands(c);
+  const Passes<T> found = run_direct(c, operands, threads), expected = run_core(c, operands);
   expect_near(found.y, expected.y, "y, " + describe(c));
   expect_near(found.dweight, expected.dweight, "dweight, " + describe(c));
   if (!found.dx.empty()) expect_near(found.dx, expected.dx, "dx, " + describe(c));
+}
+
+void expect_right(Convolution c, int threads) {
+  expect_right_as<float>(c, threads);
+  c.type = c.weight_gradient = DType::bf16;
+  expect_right_as<bfloat16>(c, threads);
 }
 
 class DirectTest : public testing::TestWithParam<InstructionSet> {
@@ -160,10 +175,10 @@ TEST_P(DirectTest, SameBitsForAnyNumberOfThreads) {
     Convolution c = random_convolution(draw, depthwise);
     c.batch = 7;
     c.in_height = c.in_width = 30;
-    const Operands operands(c);
-    const Passes one = run_direct(c, operands, 1);
+    const Operands<float> operands(c);
+    const Passes<float> one = run_direct(c, operands, 1);
     for (int threads : {2, 3, 5}) {
-      const Passes several = run_direct(c, operands, threads);
+      const Passes<float> several = run_direct(c, operands, threads);
       EXPECT_EQ(one.y, several.y);
       EXPECT_EQ(one.dx, several.dx);
       EXPECT_EQ(one.dweight, several.dweight);
@@ -184,7 +199,7 @@ TEST(Direct, LeavesManyChannelsToProducts) {
   EXPECT_FALSE(direct_serves(c, ConvolutionPass::forward));
   c.groups = 8;
   EXPECT_TRUE(direct_serves(c, ConvolutionPass::backward_data));
-  c.type = DType::bf16;
+  c.type = c.weight_gradient = DType::f64;
   EXPECT_FALSE(direct_serves(c, ConvolutionPass::forward));
 }
 

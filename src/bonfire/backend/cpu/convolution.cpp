@@ -105,30 +105,28 @@ struct ConvolutionOperands {
 };
 
 // By winograd.h or direct.h.
-void convolve_f32(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
+void convolve_without_products(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
   std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
   const Convolution& c = job.convolution;
+  const ConvolutionEpilogue epilogue{at.bias, at.residual, job.activation == Activation::relu};
+  const bool direct = job.algorithm == Algorithm::direct;
   const auto *first = static_cast<const float*>(at.first), *second = static_cast<const float*>(at.second);
   auto* result = static_cast<float*>(at.result);
-  const ConvolutionEpilogue epilogue{.bias = static_cast<const float*>(at.bias),
-                                     .residual = static_cast<const float*>(at.residual),
-                                     .relu = job.activation == Activation::relu};
-  const bool direct = job.algorithm == Algorithm::direct;
   switch (job.pass) {
     case ConvolutionPass::forward:
-      return direct ? direct_forward(c, first, second, epilogue, result, workspace, *run.threads)
+      return direct ? direct_forward(c, at.first, at.second, epilogue, at.result, workspace, *run.threads)
                     : winograd_forward(c, job.tile, first, second, epilogue, result, workspace, *run.threads);
     case ConvolutionPass::backward_data:
-      return direct ? direct_backward_data(c, first, second, result, workspace, *run.threads)
+      return direct ? direct_backward_data(c, at.first, at.second, at.result, workspace, *run.threads)
                     : winograd_backward_data(c, job.tile, first, second, result, workspace, *run.threads);
     case ConvolutionPass::backward_weight:
-      return direct ? direct_backward_weight(c, second, first, result, workspace, *run.threads)
+      return direct ? direct_backward_weight(c, at.second, at.first, at.result, workspace, *run.threads)
                     : winograd_backward_weight(c, job.tile, second, first, result, workspace, *run.threads);
   }
 }
 
 void convolve(const ConvolutionJob& job, const ConvolutionOperands& at, const Run& run) {
-  if (job.algorithm != Algorithm::products) return convolve_f32(job, at, run);
+  if (job.algorithm != Algorithm::products) return convolve_without_products(job, at, run);
   std::span<std::byte> workspace(static_cast<std::byte*>(run.workspace), job.core_bytes);
   switch (job.pass) {
     case ConvolutionPass::forward:

@@ -42,11 +42,11 @@ struct Convolution {
 
 enum class ConvolutionPass : uint8_t { forward, backward_data, backward_weight };
 
-// What other implementations do to f32 results on their way to memory: y = relu(x * weight + bias + residual), each of
-// the three where wanted.
+// What other implementations do to results on their way to memory: y = relu(x * weight + bias + residual), each of the
+// three where wanted. Numbers are of the convolution's type.
 struct ConvolutionEpilogue {
-  const float* bias = nullptr;      // [out_channels]
-  const float* residual = nullptr;  // as y
+  const void* bias = nullptr;      // [out_channels]
+  const void* residual = nullptr;  // as y
   bool relu = false;
 };
 

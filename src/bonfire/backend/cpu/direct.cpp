@@ -5,6 +5,7 @@
 #include "bonfire/backend/cpu/direct.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "bonfire/backend/cpu/convolution_core_phase.h"
@@ -47,7 +48,8 @@ struct DirectGrid {
   int64_t scratch() const { return ((rows_together() - 1) * step_y + span_y()) * pitch() + kSlack; }
 
   // Copies what pixels of rows [row, row + count) see in an image.
-  void copy(const float* image, int64_t row, int64_t count, float* to) const {
+  template <class Element>
+  void copy(const Element* image, int64_t row, int64_t count, float* to) const {
     const int64_t padded = padded_cols(), begin = std::clamp<int64_t>(-first_x, 0, padded);
     const int64_t end = std::clamp<int64_t>(width - first_x, begin, padded);
     for (int64_t i = 0; i < (count - 1) * step_y + span_y(); ++i, to += pitch()) {
@@ -113,6 +115,7 @@ struct DirectOutput {
   int64_t image_stride, row_stride, pixel_stride, first;
 };
 
+template <class Element>
 class DirectPass {
  public:
   DirectPass(const Convolution& c, int threads)
@@ -123,13 +126,11 @@ class DirectPass {
         width_(depthwise_ ? round_up(c.out_channels, kernel_.lanes) : round_up(c.out_channels, kernel_.panel)),
         threads_(threads) {}
 
-  int64_t forward_elements() const {
-    return shared_elements() + threads_ * round_up(forward_grid(c_).scratch(), kLine);
-  }
+  int64_t forward_elements() const { return shared_elements() + threads_ * slot_elements(forward_grid(c_)); }
   int64_t backward_elements() const {
     int64_t largest = 0;
     each_phase([&](const DirectGrid& grid, const DirectOutput&, const std::vector<int64_t>&) {
-      largest = std::max(largest, round_up(grid.scratch(), kLine));
+      largest = std::max(largest, slot_elements(grid));
     });
     return shared_elements() + threads_ * largest;
   }
@@ -138,7 +139,7 @@ class DirectPass {
     return parts(grid) * round_up(taps_ * width_, kLine) + threads_ * weight_slot(grid);
   }
 
-  void forward(const float* x, const float* weight, ConvolutionEpilogue epilogue, float* y, float* workspace,
+  void forward(const Element* x, const Element* weight, ConvolutionEpilogue epilogue, Element* y, float* workspace,
                ThreadPool& pool) const {
     Parts memory(workspace);
     float* arranged = memory.take(taps_ * width_);
@@ -147,7 +148,8 @@ class DirectPass {
     for (int64_t t = 0; t < taps_; ++t) all[static_cast<size_t>(t)] = t;
     arrange(weight, all, arranged);
     if (epilogue.bias) {
-      std::fill_n(std::copy_n(epilogue.bias, c_.out_channels, bias), width_ - c_.out_channels, 0.0F);
+      std::fill_n(std::copy_n(static_cast<const Element*>(epilogue.bias), c_.out_channels, bias),
+                  width_ - c_.out_channels, 0.0F);
       epilogue.bias = bias;
     }
     const int64_t o = c_.out_channels, row = c_.out_width() * o;
@@ -155,7 +157,7 @@ class DirectPass {
         pool);
   }
 
-  void backward_data(const float* dy, const float* weight, float* dx, float* workspace, ThreadPool& pool) const {
+  void backward_data(const Element* dy, const Element* weight, Element* dx, float* workspace, ThreadPool& pool) const {
     Parts memory(workspace);
     float* arranged = memory.take(taps_ * width_);
     memory.take(width_);
@@ -165,7 +167,8 @@ class DirectPass {
     });
   }
 
-  void backward_weight(const float* x, const float* dy, float* dweight, float* workspace, ThreadPool& pool) const {
+  void backward_weight(const Element* x, const Element* dy, Element* dweight, float* workspace,
+                       ThreadPool& pool) const {
     const DirectGrid grid = forward_grid(c_);
     const int64_t count = round_up(taps_ * width_, kLine), units = c_.batch * grid.blocks();
     float* scratch = workspace + parts(grid) * count;
@@ -180,7 +183,7 @@ class DirectPass {
     for (int64_t part = 1; part < parts(grid); ++part)
       for (int64_t i = 0; i < count; ++i) workspace[i] += workspace[part * count + i];
     for (int64_t o = 0; o < c_.out_channels; ++o)
-      for (int64_t t = 0; t < taps_; ++t) dweight[o * taps_ + t] = workspace[place(o, t)];
+      for (int64_t t = 0; t < taps_; ++t) dweight[o * taps_ + t] = static_cast<Element>(workspace[place(o, t)]);
   }
 
  private:
@@ -193,35 +196,68 @@ class DirectPass {
   }
 
   // Weights of the given taps.
-  void arrange(const float* weight, const std::vector<int64_t>& taps, float* to) const {
+  void arrange(const Element* weight, const std::vector<int64_t>& taps, float* to) const {
     std::fill_n(to, taps_ * width_, 0.0F);
     for (int64_t o = 0; o < c_.out_channels; ++o)
       for (size_t t = 0; t < taps.size(); ++t) to[place(o, static_cast<int64_t>(t))] = weight[o * taps_ + taps[t]];
   }
 
-  void run(const DirectGrid& grid, const DirectOutput& output, const float* x, const float* weight,
-           const ConvolutionEpilogue& epilogue, float* y, float* scratch, ThreadPool& pool) const {
+  // Padded rows, and, where results are not f32, a row of them.
+  int64_t slot_elements(const DirectGrid& grid) const {
+    return round_up(grid.scratch(), kLine) + (kWide ? 0 : round_up(grid.cols * c_.out_channels, kLine));
+  }
+
+  void run(const DirectGrid& grid, const DirectOutput& output, const Element* x, const float* weight,
+           const ConvolutionEpilogue& epilogue, Element* y, float* scratch, ThreadPool& pool) const {
     const std::vector<int64_t> offset = grid.offsets(!depthwise_);
     const DirectTaps taps{static_cast<int>(offset.size()), offset.data(), grid.step_x * grid.channels};
-    const int64_t together = grid.rows_together(), slot_elements = round_up(grid.scratch(), kLine);
+    const int64_t together = grid.rows_together(), slot_size = slot_elements(grid);
     for_each_task(&pool, threads_, c_.batch * grid.blocks(), [&](int64_t slot, int64_t task) {
       const int64_t n = task / grid.blocks(), first = task % grid.blocks() * together;
       const int64_t count = std::min(together, grid.rows - first);
-      float* rows = scratch + slot * slot_elements;
+      float* rows = scratch + slot * slot_size;
+      float* narrow = rows + round_up(grid.scratch(), kLine);
       grid.copy(x + n * grid.height * grid.width * grid.channels, first, count, rows);
-      for (int64_t row = first; row < first + count; ++row, rows += grid.step_y * grid.pitch()) {
-        const int64_t at = output.first + n * output.image_stride + row * output.row_stride;
-        const DirectResult result{.out = y + at,
-                                  .pixel_stride = output.pixel_stride,
-                                  .bias = epilogue.bias,
-                                  .residual = epilogue.residual ? epilogue.residual + at : nullptr,
-                                  .relu = epilogue.relu};
-        if (depthwise_)
-          kernel_.depthwise(grid.cols, grid.channels, taps, rows, weight, result);
-        else
-          run_dense(grid.cols, taps, rows, weight, result);
-      }
+      for (int64_t row = first; row < first + count; ++row, rows += grid.step_y * grid.pitch())
+        run_row(grid, taps, rows, weight, epilogue, output.pixel_stride,
+                output.first + n * output.image_stride + row * output.row_stride, y, narrow);
     });
+  }
+
+  // One row of results, from y[at]; bf16 by way of f32 in `wide`.
+  void run_row(const DirectGrid& grid, const DirectTaps& taps, const float* x, const float* weight,
+               const ConvolutionEpilogue& epilogue, int64_t pixel_stride, int64_t at, Element* y, float* wide) const {
+    const auto* residual = static_cast<const Element*>(epilogue.residual);
+    if (residual) residual += at;
+    DirectResult result{.out = wide,
+                        .pixel_stride = c_.out_channels,
+                        .bias = static_cast<const float*>(epilogue.bias),
+                        .residual = nullptr,
+                        .relu = epilogue.relu && (kWide || !residual)};
+    if constexpr (kWide) {
+      result.out = y + at;
+      result.pixel_stride = pixel_stride;
+      result.residual = residual;
+    }
+    if (depthwise_)
+      kernel_.depthwise(grid.cols, grid.channels, taps, x, weight, result);
+    else
+      run_dense(grid.cols, taps, x, weight, result);
+    if constexpr (!kWide)
+      for (int64_t p = 0; p < grid.cols; ++p, wide += c_.out_channels)
+        narrow(wide, residual ? residual + p * pixel_stride : nullptr, epilogue.relu, y + at + p * pixel_stride);
+  }
+
+  // The channels of one pixel.
+  void narrow(const float* wide, const Element* residual, bool relu, Element* y) const {
+    if (residual == nullptr) {
+      std::copy_n(wide, c_.out_channels, y);
+      return;
+    }
+    for (int64_t o = 0; o < c_.out_channels; ++o) {
+      const float value = wide[o] + static_cast<float>(residual[o]);
+      y[o] = static_cast<Element>(relu && value < 0 ? 0.0F : value);  // NaN passes through
+    }
   }
 
   void run_dense(int64_t cols, const DirectTaps& taps, const float* x, const float* weight,
@@ -286,17 +322,15 @@ class DirectPass {
            round_up(grid.rows_together() * grid.cols * c_.out_channels + width_, kLine);
   }
 
-  void add_gradient(const DirectGrid& grid, const DirectTaps& taps, int64_t unit, const float* x, const float* dy,
+  void add_gradient(const DirectGrid& grid, const DirectTaps& taps, int64_t unit, const Element* x, const Element* dy,
                     float* scratch, float* sums) const {
     const int64_t n = unit / grid.blocks(), first = unit % grid.blocks() * grid.rows_together();
     const int64_t count = std::min(grid.rows_together(), grid.rows - first), o = c_.out_channels;
     grid.copy(x + n * grid.height * grid.width * grid.channels, first, count, scratch);
-    const float* gradient = dy + (n * grid.rows + first) * grid.cols * o;
-    if (unit == c_.batch * grid.blocks() - 1) {  // whole vectors would be read beyond the end of dy
-      float* copy = scratch + round_up(grid.scratch(), kLine);
-      std::fill_n(std::copy_n(gradient, count * grid.cols * o, copy), width_, 0.0F);
-      gradient = copy;
-    }
+    const Element* from = dy + (n * grid.rows + first) * grid.cols * o;
+    float* gradient = scratch + round_up(grid.scratch(), kLine);
+    const bool at_end = unit == c_.batch * grid.blocks() - 1;  // whole vectors would be read beyond the end of dy
+    if (!kWide || at_end) std::fill_n(std::copy_n(from, count * grid.cols * o, gradient), width_, 0.0F);
     DirectRows rows{.rows = count,
                     .pixels = grid.cols,
                     .x = scratch,
@@ -304,11 +338,15 @@ class DirectPass {
                     .dy = gradient,
                     .dy_row_stride = grid.cols * o,
                     .dy_pixel_stride = o};
+    if constexpr (kWide)
+      if (!at_end) rows.dy = from;
     if (depthwise_) return kernel_.depthwise_gradient(o, taps, rows, sums);
     for (int64_t channel = 0; channel < o; channel += kernel_.panel, rows.dy += kernel_.panel)
       kernel_.dense_gradient(static_cast<int>(std::min<int64_t>(kernel_.panel, o - channel)), taps, rows,
                              sums + channel * taps_);
   }
+
+  static constexpr bool kWide = std::is_same_v<Element, float>;
 
   const Convolution& c_;
   const DirectKernel& kernel_;
@@ -327,40 +365,57 @@ float* aligned(std::span<std::byte> workspace, int64_t elements) {
   return base;
 }
 
+// Calls body with a DirectPass for the convolution's type.
+template <class Body>
+auto by_type(const Convolution& c, int threads, const Body& body) {
+  if (c.type == DType::bf16) return body(DirectPass<bfloat16>(c, threads), bfloat16{});
+  return body(DirectPass<float>(c, threads), float{});
+}
+
 }  // namespace
 
 bool direct_serves(const Convolution& c, ConvolutionPass pass) {
-  if (c.type != DType::f32 || c.weight_gradient != DType::f32 || c.batch * c.out_height() * c.out_width() == 0)
-    return false;
-  if (is_channelwise(c)) return c.channels_last;
-  return c.channels_last && c.groups == 1 && c.in_channels <= kFewChannels && pass != ConvolutionPass::backward_data;
+  if ((c.type != DType::f32 && c.type != DType::bf16) || c.weight_gradient != c.type || !c.channels_last) return false;
+  if (c.batch * c.out_height() * c.out_width() == 0) return false;
+  return is_channelwise(c) ||
+         (c.groups == 1 && c.in_channels <= kFewChannels && pass != ConvolutionPass::backward_data);
 }
 
 size_t direct_workspace(const Convolution& c, ConvolutionPass pass, int threads) {
   BONFIRE_CHECK(direct_serves(c, pass));
-  const DirectPass direct(c, threads);
-  const int64_t elements = pass == ConvolutionPass::forward         ? direct.forward_elements()
-                           : pass == ConvolutionPass::backward_data ? direct.backward_elements()
-                                                                    : direct.weight_elements();
+  const int64_t elements = by_type(c, threads, [&](const auto& direct, auto) {
+    switch (pass) {
+      case ConvolutionPass::forward: return direct.forward_elements();
+      case ConvolutionPass::backward_data: return direct.backward_elements();
+      case ConvolutionPass::backward_weight: break;
+    }
+    return direct.weight_elements();
+  });
   return static_cast<size_t>(elements + kLine) * sizeof(float);
 }
 
-void direct_forward(const Convolution& c, const float* x, const float* weight, const ConvolutionEpilogue& epilogue,
-                    float* y, std::span<std::byte> workspace, ThreadPool& pool) {
-  const DirectPass direct(c, pool.size());
-  direct.forward(x, weight, epilogue, y, aligned(workspace, direct.forward_elements()), pool);
+void direct_forward(const Convolution& c, const void* x, const void* weight, const ConvolutionEpilogue& epilogue,
+                    void* y, std::span<std::byte> workspace, ThreadPool& pool) {
+  by_type(c, pool.size(), [&]<class Element>(const DirectPass<Element>& direct, Element) {
+    direct.forward(static_cast<const Element*>(x), static_cast<const Element*>(weight), epilogue,
+                   static_cast<Element*>(y), aligned(workspace, direct.forward_elements()), pool);
+  });
 }
 
-void direct_backward_data(const Convolution& c, const float* dy, const float* weight, float* dx,
+void direct_backward_data(const Convolution& c, const void* dy, const void* weight, void* dx,
                           std::span<std::byte> workspace, ThreadPool& pool) {
-  const DirectPass direct(c, pool.size());
-  direct.backward_data(dy, weight, dx, aligned(workspace, direct.backward_elements()), pool);
+  by_type(c, pool.size(), [&]<class Element>(const DirectPass<Element>& direct, Element) {
+    direct.backward_data(static_cast<const Element*>(dy), static_cast<const Element*>(weight),
+                         static_cast<Element*>(dx), aligned(workspace, direct.backward_elements()), pool);
+  });
 }
 
-void direct_backward_weight(const Convolution& c, const float* x, const float* dy, float* dweight,
+void direct_backward_weight(const Convolution& c, const void* x, const void* dy, void* dweight,
                             std::span<std::byte> workspace, ThreadPool& pool) {
-  const DirectPass direct(c, pool.size());
-  direct.backward_weight(x, dy, dweight, aligned(workspace, direct.weight_elements()), pool);
+  by_type(c, pool.size(), [&]<class Element>(const DirectPass<Element>& direct, Element) {
+    direct.backward_weight(static_cast<const Element*>(x), static_cast<const Element*>(dy),
+                           static_cast<Element*>(dweight), aligned(workspace, direct.weight_elements()), pool);
+  });
 }
 
 }  // namespace bonfire::cpu

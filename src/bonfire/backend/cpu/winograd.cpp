@@ -44,6 +44,10 @@ const WinogradKernel& kernel_for(const Convolution& c, int tile) {
   return *winograd_kernel(tile, c.kernel_height);
 }
 
+const float* part_of(const void* numbers, int64_t offset) {
+  return numbers ? static_cast<const float*>(numbers) + offset : nullptr;
+}
+
 // Hands out aligned parts of a workspace, or, without one, counts how large it must be.
 class Parts {
  public:
@@ -141,8 +145,8 @@ class TiledProduct {
     Parts parts(workspace);
     const Shared shared(*this, parts);
     if (epilogue.bias) {
-      std::fill_n(std::copy_n(epilogue.bias, t_.y.channels, shared.bias), panels_ * kernel_.panel - t_.y.channels,
-                  0.0F);
+      std::fill_n(std::copy_n(static_cast<const float*>(epilogue.bias), t_.y.channels, shared.bias),
+                  panels_ * kernel_.panel - t_.y.channels, 0.0F);
       epilogue.bias = shared.bias;
     }
     auto slot_at = [&](int64_t index) {
@@ -283,8 +287,8 @@ class TiledProduct {
                           .channels = columns_of(panel),
                           .pixels = {},
                           .out = y + channel,
-                          .bias = epilogue.bias ? epilogue.bias + channel : nullptr,
-                          .residual = epilogue.residual ? epilogue.residual + channel : nullptr,
+                          .bias = part_of(epilogue.bias, channel),
+                          .residual = part_of(epilogue.residual, channel),
                           .relu = epilogue.relu};
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t index = first + tile;
