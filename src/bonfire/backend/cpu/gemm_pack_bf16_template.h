@@ -7,6 +7,7 @@
 
 #include <immintrin.h>
 
+#include "bonfire/backend/cpu/gemm_avx512_template.h"
 #include "bonfire/backend/cpu/gemm_kernel.h"
 
 namespace bonfire::cpu {
@@ -14,8 +15,9 @@ namespace bonfire::cpu {
 template <class Isa>
 struct PackBf16 {
   using Pack = PackPanels<uint16_t, uint16_t>;
-  static constexpr int kBatch = 32;  // numbers loaded at a time
-  static constexpr int kWords = 16;  // of a vector; a word is a pair of numbers
+  using Words = typename WordSquare<Isa>::Words;  // a word is a pair of numbers
+  static constexpr int kBatch = 32;               // numbers loaded at a time
+  static constexpr int kWords = WordSquare<Isa>::kWords;
 
   // Numbers whose bits are in `mask` lie side by side: number i at source[offset + i].
   struct Stretch {
@@ -46,46 +48,6 @@ struct PackBf16 {
     for (int i = 0; i < stretches.count; ++i)
       numbers = _mm512_mask_loadu_epi16(numbers, stretches.part[i].mask, source + stretches.part[i].offset);
     return (Numbers)numbers;
-  }
-
-  typedef uint32_t Words __attribute__((vector_size(64)));
-
-  // words[i][j] -> words[j][i]
-  [[gnu::always_inline]] static void transpose(Words (&words)[kWords]) {
-    Words pairs[kWords], quads[kWords];
-#pragma GCC unroll 8
-    for (int i = 0; i < kWords; i += 2) {
-      pairs[i] =
-          __builtin_shufflevector(words[i], words[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-      pairs[i + 1] =
-          __builtin_shufflevector(words[i], words[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < kWords; i += 4)
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const Words a = pairs[i + half], b = pairs[i + half + 2];
-        quads[i + 2 * half] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-        quads[i + 2 * half + 1] =
-            __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-      }
-      // Now quads[4 * g + c], quarter q, holds column 4 * q + c of the rows [4 * g, 4 * g + 4).
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
-      const Words even01 = even_quarters(quads[c], quads[c + 4]), odd01 = odd_quarters(quads[c], quads[c + 4]);
-      const Words even23 = even_quarters(quads[c + 8], quads[c + 12]),
-                  odd23 = odd_quarters(quads[c + 8], quads[c + 12]);
-      words[c] = even_quarters(even01, even23);
-      words[c + 8] = odd_quarters(even01, even23);
-      words[c + 4] = even_quarters(odd01, odd23);
-      words[c + 12] = odd_quarters(odd01, odd23);
-    }
-  }
-  [[gnu::always_inline]] static Words even_quarters(Words a, Words b) {
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-  }
-  [[gnu::always_inline]] static Words odd_quarters(Words a, Words b) {
-    return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
   }
 
   // Words of an even step and the odd one after it, of the lanes [0, 16) or [16, 32).
@@ -138,7 +100,7 @@ struct PackBf16 {
         for (int i = 0; i < kWords; ++i)
           if (first + i < panel.lanes)
             words[i] = (Words)load(panel.p.source + panel.p.lane_offset[panel.lane + first + i], steps[k / kBatch]);
-        transpose(words);
+        WordSquare<Isa>::transpose(words);
         uint16_t* to = panel.to + k * width + 2 * first;
 #pragma GCC unroll 16
         for (int i = 0; i < kWords; ++i)
@@ -188,7 +150,7 @@ struct PackBf16 {
 
   // words[step / 2][lane] as a line per lane.
   static void store_lines(Words (&words)[kWords], uint16_t* to, int64_t lanes) {
-    transpose(words);
+    WordSquare<Isa>::transpose(words);
 #pragma GCC unroll 16
     for (int i = 0; i < kWords; ++i)
       if (i < lanes) __builtin_memcpy(to + i * kBatch, &words[i], sizeof words[i]);

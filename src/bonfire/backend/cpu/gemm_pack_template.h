@@ -152,6 +152,27 @@ struct GemmPack {
     for (int i = 0; i < Lanes; ++i) pack_scalar(p, lane + i, k_begin + k, k_end, to + i);
   }
 
+  static int least(int64_t a, int64_t b) { return static_cast<int>(a < b ? a : b); }
+
+  // The lanes [lane, end) of a panel over the steps [k, k_end) that lie side by side.
+  template <class Source>
+  static void pack_steps(const Pack<Source>& p, int64_t lane, int64_t end, int64_t k, int64_t k_end, Scalar* to) {
+    constexpr bool kSquares = requires { Isa::pack_square(p.source, p.lane_offset, 1, 1, to, 1); };
+    if constexpr (kSquares) {
+      constexpr int64_t kSide = kLanes, kShort = 4;  // a square of mostly nothing does not pay
+      if (k_end - k >= kShort) {
+        for (; k < k_end; k += kSide, to += kSide * p.layout.width)
+          for (int64_t i = lane; i < end; i += kSide)
+            Isa::pack_square(p.source + p.k_offset[k], p.lane_offset + i, least(kSide, end - i),
+                             least(kSide, k_end - k), to + (i - lane), p.layout.width);
+        return;
+      }
+    }
+    for (; lane + kQuad <= end; lane += kQuad, to += kQuad) pack_rows<kQuad>(p, lane, k, k_end, to);
+    for (; lane + 2 <= end; lane += 2, to += 2) pack_rows<2>(p, lane, k, k_end, to);
+    if (lane < end) pack_scalar(p, lane, k, k_end, to);
+  }
+
   // For sources whose steps of K lie side by side.
   template <class Source>
   static void pack_by_steps(const Pack<Source>& p) {
@@ -159,11 +180,7 @@ struct GemmPack {
       const int64_t k_end = k + run_length(p.k_offset, k, p.kc);
       for (int64_t panel = 0; panel < p.lanes; panel += p.layout.width) {
         const int64_t end = panel + p.layout.width < p.lanes ? panel + p.layout.width : p.lanes;
-        Scalar* to = p.panels + panel * p.kc + k * p.layout.width;
-        int64_t lane = panel;
-        for (; lane + kQuad <= end; lane += kQuad) pack_rows<kQuad>(p, lane, k, k_end, to + (lane - panel));
-        for (; lane + 2 <= end; lane += 2) pack_rows<2>(p, lane, k, k_end, to + (lane - panel));
-        if (lane < end) pack_scalar(p, lane, k, k_end, to + (lane - panel));
+        pack_steps(p, panel, end, k, k_end, p.panels + panel * p.kc + k * p.layout.width);
       }
       k = k_end;
     }
