@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "bonfire/base/error.h"
 #include "tests/support/scratch_folder.h"
 
@@ -138,6 +140,21 @@ TEST(ConfigErrors, SayWhatIsWrongWithTheText) {
   EXPECT_NE(message("", {"lr"}).find("expected key=value"), std::string::npos);
   EXPECT_NE(message("lr: 1\nlr: 2\n").find("given twice"), std::string::npos) << message("lr: 1\nlr: 2\n");
   EXPECT_THROW(load_config("absent.yaml"), ConfigError);
+}
+
+TEST(Config, TheReferencePageIsUpToDate) {
+  std::ifstream page(BONFIRE_SOURCE_DIR "/docs/configuration.md");
+  std::string text{std::istreambuf_iterator<char>(page), {}};
+  EXPECT_TRUE(text == config_reference()) << "write it anew: ./bonfire config > docs/configuration.md";
+}
+
+TEST(Config, EveryFileInConfigsIsUnderstood) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(BONFIRE_SOURCE_DIR "/configs")) {
+    EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 0);
 }
 
 TEST(Config, TheReferenceHasKeysDefaultsAndRanges) {

@@ -328,6 +328,16 @@ class YamlWriter {
   bool nested_ = false;
 };
 
+const std::string kReferenceHead =
+    "# Configuration\n\n"
+    "Every key of a YAML file for `bonfire train FILE`, and of `bonfire train key=value`. This page is what `bonfire "
+    "config` prints.\n\n"
+    "`include: other.yaml` (or a list) begins from other files, found beside the one that names them. A key given "
+    "later "
+    "wins: included files, then the file, then the command line. Keys that `bonfire train` cannot follow yet are "
+    "errors, "
+    "never ignored.\n";
+
 class ReferenceWriter {
  public:
   void section(std::string_view title) {
@@ -383,7 +393,7 @@ std::string config_reference() {
   ReferenceWriter writer;
   const Config defaults;
   visit_keys(defaults, writer);
-  return writer.take();
+  return kReferenceHead + writer.take();
 }
 
 }  // namespace bonfire::train

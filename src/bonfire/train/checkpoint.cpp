@@ -1,0 +1,134 @@
+#include "bonfire/train/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
+
+namespace bonfire::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kState = "state.json";
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kPrefix = "step-";
+constexpr const char* kUnfinished = "unfinished-";
+
+void sync_folder(const fs::path& folder) {
+  int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool synced = file >= 0 && fsync(file) == 0;
+  int error = errno;
+  if (file >= 0) close(file);
+  if (!synced) throw_error<DataError>("[checkpoint] cannot sync '{}': {}", folder.string(), std::strerror(error));
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(text))};
+  base::write_file_atomically(path, chunks);
+}
+
+uint32_t checksum(std::span<const std::byte> bytes) {
+  return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Folders called step-N, newest first.
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.is_directory() && entry.path().filename().string().starts_with(kPrefix)) found.push_back(entry.path());
+  std::sort(found.begin(), found.end(), std::greater<>());
+  return found;
+}
+
+void remove_old(const fs::path& folder, int64_t keep, const fs::path& spare) {
+  std::error_code ignored;  // what cannot be removed now is removed next time
+  int64_t kept = 0;
+  for (const fs::path& checkpoint : checkpoints_in(folder)) {
+    if (checkpoint.filename() == spare.filename() || kept++ < keep) continue;
+    // Under another name first: a half-removed checkpoint must not look like one.
+    fs::path away = folder / (kUnfinished + checkpoint.filename().string());
+    fs::rename(checkpoint, away, ignored);
+    fs::remove_all(away, ignored);
+  }
+}
+
+}  // namespace
+
+fs::path weights_file(const fs::path& checkpoint) { return checkpoint / kWeights; }
+fs::path optimizer_file(const fs::path& checkpoint) { return checkpoint / kOptimizer; }
+
+std::string read_checkpoint_state(const fs::path& checkpoint) { return text_of(base::read_file(checkpoint / kState)); }
+
+fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointContent& content, int64_t keep,
+                         const fs::path& spare) {
+  std::string name = fmt::format("{}{:08}", kPrefix, step);
+  fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  fs::remove_all(unfinished, error);
+  fs::create_directory(unfinished, error);
+  if (error) throw_error<DataError>("[checkpoint] cannot make '{}': {}", unfinished.string(), error.message());
+
+  nn::save_state_dict(content.weights, unfinished / kWeights);
+  nn::save_state_dict(content.optimizer, unfinished / kOptimizer);
+  write_text(unfinished / kState, content.state);
+  nlohmann::json files;
+  for (const char* file : {kWeights, kOptimizer, kState}) {
+    base::MappedFile mapped(unfinished / file);
+    files[file] = {{"bytes", mapped.bytes().size()}, {"crc32", checksum(mapped.bytes())}};
+  }
+  write_text(unfinished / kManifest, nlohmann::json{{"format", 1}, {"step", step}, {"files", files}}.dump(1) + "\n");
+  sync_folder(unfinished);
+
+  fs::remove_all(finished, error);  // of the same step, from before a resume
+  fs::rename(unfinished, finished, error);
+  if (error) throw_error<DataError>("[checkpoint] cannot rename '{}': {}", unfinished.string(), error.message());
+  sync_folder(folder);
+  remove_old(folder, keep, spare);
+  return finished;
+}
+
+std::optional<std::string> damage_of(const fs::path& checkpoint) {
+  try {
+    nlohmann::json manifest = nlohmann::json::parse(text_of(base::read_file(checkpoint / kManifest)));
+    for (const auto& [name, expected] : manifest.at("files").items()) {
+      base::MappedFile file(checkpoint / name);
+      size_t bytes = expected.at("bytes").get<size_t>();
+      if (file.bytes().size() != bytes)
+        return fmt::format("{} has {} bytes, expected {}", name, file.bytes().size(), bytes);
+      if (checksum(file.bytes()) != expected.at("crc32").get<uint32_t>()) return name + " is damaged (wrong checksum)";
+    }
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const nlohmann::json::exception& error) {
+    return fmt::format("{} is damaged: {}", kManifest, error.what());
+  }
+  return {};
+}
+
+std::optional<fs::path> newest_checkpoint(const fs::path& folder, std::vector<std::string>* skipped) {
+  for (const fs::path& checkpoint : checkpoints_in(folder)) {
+    std::optional<std::string> damage = damage_of(checkpoint);
+    if (!damage) return checkpoint;
+    if (skipped != nullptr) skipped->push_back(checkpoint.string() + ": " + *damage);
+  }
+  return {};
+}
+
+}  // namespace bonfire::train

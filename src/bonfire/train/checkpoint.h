@@ -1,0 +1,43 @@
+#pragma once
+// Checkpoints: folders that are either whole or not there.
+//
+//   runs/7/checkpoints/step-00000313/weights.safetensors    parameters and buffers, by torchvision's names
+//                                    optimizer.safetensors  the optimizer's state
+//                                    state.json             where the run is
+//                                    manifest.json          sizes and checksums of the others, written last
+//
+// One is written into a folder with another name, every file synced, the manifest last; then the folder is renamed and
+// its parent synced. So a run that dies at any moment leaves whole checkpoints only, and the newest one that agrees
+// with its manifest is what a resumed run begins from.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bonfire/nn/state_dict.h"
+
+namespace bonfire::train {
+
+struct CheckpointContent {
+  nn::StateDict weights, optimizer;
+  std::string state;  // JSON
+};
+
+// Writes folder/step-N and removes all but the newest `keep` (and the one called `spare`). Returns its path.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step,
+                                      const CheckpointContent& content, int64_t keep,
+                                      const std::filesystem::path& spare = {});
+
+// Whether everything the manifest names is there and unchanged; otherwise what is wrong, with the file's name.
+std::optional<std::string> damage_of(const std::filesystem::path& checkpoint);
+
+// The newest whole checkpoint of the folder. Damaged newer ones are named in `skipped`, each with what is wrong.
+std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& folder,
+                                                       std::vector<std::string>* skipped = nullptr);
+
+std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // state.json
+std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
+std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);
+
+}  // namespace bonfire::train

@@ -1,0 +1,75 @@
+#include "bonfire/train/open_data.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bonfire/base/error.h"
+#include "bonfire/data/glyphs.h"
+#include "bonfire/data/idx.h"
+
+namespace bonfire::train {
+
+namespace {
+
+using data::Split;
+
+// Of the pixels of the first images.
+void measure_pixels(OpenedData& data) {
+  constexpr int64_t kEnough = 1000;  // images
+  auto channels = static_cast<size_t>(data.image[2]);
+  std::vector<double> sum(channels), squares(channels);
+  double count = 0;  // pixels of each channel
+  for (int64_t i = 0; i < std::min(kEnough, data.train->size()); ++i) {
+    data::Sample sample = data.train->get(i);
+    for (size_t k = 0; k < sample.input.bytes.size(); ++k) {
+      double value = static_cast<double>(sample.input.bytes[k]) / 255;
+      sum[k % channels] += value;
+      squares[k % channels] += value * value;
+    }
+    count += static_cast<double>(sample.input.bytes.size() / channels);
+  }
+  for (size_t c = 0; c < channels; ++c) {
+    double mean = sum[c] / count, variance = squares[c] / count - mean * mean;
+    data.mean.push_back(static_cast<float>(mean));
+    data.deviation.push_back(static_cast<float>(std::sqrt(std::max(variance, 1e-6))));
+  }
+}
+
+// Labels must name a class. All are looked at: a wrong one would only show as a strange loss.
+int64_t count_classes(const data::Dataset& dataset) {
+  int64_t most = -1;
+  for (int64_t i = 0; i < dataset.size(); ++i) most = std::max(most, data::label_of(dataset.get(i)));
+  return most + 1;
+}
+
+}  // namespace
+
+OpenedData open_data(const Config& config) {
+  OpenedData data;
+  if (config.data == "generated") {
+    data.title = "generated glyphs";
+    data.train = std::make_shared<data::Glyphs>(data::GlyphsOptions{.split = Split::train});
+    data.test = std::make_shared<data::Glyphs>(data::GlyphsOptions{.split = Split::test, .size = 4000});
+    data.class_names = data.train->class_names();
+    data.classes = static_cast<int64_t>(data.class_names.size());
+  } else {
+    data.title = config.data;
+    data.train = data::load_mnist(config.data, Split::train);
+    data.test = data::load_mnist(config.data, Split::test);
+    data.classes = std::max(count_classes(*data.train), count_classes(*data.test));
+  }
+  if (data.train->size() == 0 || data.test->size() == 0)
+    throw_error<DataError>("[data] {} has {} images to train on and {} to test, expected some of both", data.title,
+                           data.train->size(), data.test->size());
+  if (config.num_classes && *config.num_classes < data.classes)
+    throw_error<ConfigError>("[data] num_classes is {}, but {} has the label {}", *config.num_classes, data.title,
+                             data.classes - 1);
+  data.classes = config.num_classes.value_or(data.classes);
+  for (auto i = static_cast<int64_t>(data.class_names.size()); i < data.classes; ++i)
+    data.class_names.push_back(std::to_string(i));
+  data.image = data.train->get(0).input.shape;
+  measure_pixels(data);
+  return data;
+}
+
+}  // namespace bonfire::train

@@ -1,0 +1,23 @@
+#pragma once
+// The data that a configuration names.
+
+#include <memory>
+
+#include "bonfire/data/dataset.h"
+#include "bonfire/train/config.h"
+
+namespace bonfire::train {
+
+struct OpenedData {
+  std::shared_ptr<const data::Dataset> train, test;
+  std::string title;  // "generated glyphs", or the folder
+  int64_t classes = 0;
+  Shape image;                         // [H, W, C]
+  std::vector<float> mean, deviation;  // [C], of pixels / 255
+  std::vector<std::string> class_names;
+};
+
+// DataError naming what was looked for; ConfigError when num_classes is too small for the labels.
+OpenedData open_data(const Config& config);
+
+}  // namespace bonfire::train

@@ -1,0 +1,57 @@
+#pragma once
+// Reporter: who is told how a run goes: the terminal, the log of metrics, the report page.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace bonfire::train {
+
+struct RunBegins {
+  std::filesystem::path folder;
+  std::string model, data, place, resumed_from;
+  int64_t parameters = 0, train_samples = 0, test_samples = 0;
+  int64_t epochs = 0, steps_per_epoch = 0, batch_size = 0;
+  int64_t first_step = 0;  // of this process; more than 0 when resumed
+};
+
+// Over the steps since the last one.
+struct StepReport {
+  int64_t epoch = 0, step = 0;  // both counted from 1, step through all epochs
+  double loss = 0, top1 = 0;    // top1: share of the training samples
+  double lr = 0, samples_per_second = 0;
+  double data_wait = 0;  // share of the time
+};
+
+struct EvaluationReport {
+  int64_t epoch = 0, step = 0;
+  double loss = 0, top1 = 0, top5 = 0;
+  bool best = false;
+};
+
+struct RunEnds {
+  std::filesystem::path checkpoint, weights;
+  double best_top1 = 0, last_top1 = 0, seconds = 0;
+  bool interrupted = false, stopped_early = false;
+};
+
+class Reporter {
+ public:
+  virtual ~Reporter() = default;
+  virtual void begin(const RunBegins& run) = 0;
+  virtual void step(const StepReport& report) = 0;
+  virtual void evaluated(const EvaluationReport& report) = 0;
+  virtual void note(const std::string& text) = 0;  // something a person should know
+  virtual void end(const RunEnds& run) = 0;
+};
+
+// A bar that moves when stdout is a terminal, else a line now and then.
+std::unique_ptr<Reporter> terminal_reporter();
+
+// One JSON object a line into folder/metrics.jsonl. What was written behind `first_step` by a run that did not get to
+// save is cut off.
+std::unique_ptr<Reporter> metrics_log();
+
+}  // namespace bonfire::train

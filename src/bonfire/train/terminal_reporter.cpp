@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "bonfire/train/reporter.h"
+
+namespace bonfire::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// 20000 → "20,000"
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
+std::string duration(double seconds) {
+  auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+std::string percent(double share) { return fmt::format("{:.2f} %", 100 * share); }
+
+class TerminalReporter final : public Reporter {
+ public:
+  void begin(const RunBegins& run) override {
+    run_ = run;
+    started_ = Clock::now();
+    line(fmt::format("training {} ({} parameters) on {}: {} images, {} to test", run.model, grouped(run.parameters),
+                     run.data, grouped(run.train_samples), grouped(run.test_samples)));
+    line(fmt::format("{} epochs of {} steps of {} images on {}", run.epochs, grouped(run.steps_per_epoch),
+                     run.batch_size, run.place));
+    if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
+  }
+
+  void step(const StepReport& report) override {
+    int64_t all = run_.epochs * run_.steps_per_epoch, done = report.step - run_.first_step;
+    double left = done > 0 ? elapsed() / static_cast<double>(done) * static_cast<double>(all - report.step) : 0;
+    std::string numbers =
+        fmt::format("loss {:.4f}  acc {}  {} images/s  data wait {:.0f} %  ETA {}", report.loss, percent(report.top1),
+                    grouped(static_cast<int64_t>(report.samples_per_second)), 100 * report.data_wait, duration(left));
+    int64_t in_epoch = report.step - (report.epoch - 1) * run_.steps_per_epoch;
+    std::string head = fmt::format("epoch {}/{}", report.epoch, run_.epochs);
+    if (is_terminal_) {
+      draw(fmt::format("{} {} {}/{}  {}", head, bar(report.step, all), in_epoch, run_.steps_per_epoch, numbers));
+    } else {
+      line(fmt::format("{}, step {}/{}: {}", head, in_epoch, run_.steps_per_epoch, numbers));
+    }
+  }
+
+  void evaluated(const EvaluationReport& report) override {
+    line(fmt::format("epoch {}/{} done after {}: test loss {:.4f}, top-1 {}, top-5 {}{}", report.epoch, run_.epochs,
+                     duration(elapsed()), report.loss, percent(report.top1), percent(report.top5),
+                     report.best ? "  (best)" : ""));
+  }
+
+  void note(const std::string& text) override { line("note: " + text); }
+
+  void end(const RunEnds& run) override {
+    if (run.interrupted) {
+      line(fmt::format("stopped after {}; saved. To go on: bonfire train {}/config.yaml resume={}",
+                       duration(run.seconds), run_.folder.string(), run_.folder.string()));
+      return;
+    }
+    line(fmt::format("{} after {}: best top-1 {} on {} images it has not seen",
+                     run.stopped_early ? "stopped early" : "done", duration(run.seconds), percent(run.best_top1),
+                     grouped(run_.test_samples)));
+    line("weights     " + run.weights.string());
+    line("checkpoint  " + run.checkpoint.string());
+    line("log         " + (run_.folder / "metrics.jsonl").string());
+    line("try next    bonfire train model=resnet18_small, or data=FOLDER with MNIST's files");
+  }
+
+ private:
+  double elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+
+  static std::string bar(int64_t done, int64_t all) {
+    constexpr int64_t kWidth = 20;  // characters
+    int64_t full = all > 0 ? kWidth * done / all : 0;
+    std::string text;
+    for (int64_t i = 0; i < kWidth; ++i) text += i < full ? "━" : "─";
+    return text;
+  }
+
+  // One line that is drawn over again; cut at the terminal's edge so that it stays one.
+  void draw(const std::string& text) {
+    winsize size{};
+    size_t width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    size_t shown = 0, bytes = 0;
+    while (bytes < text.size() && shown < width) {
+      ++bytes;
+      while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80) ++bytes;
+      ++shown;
+    }
+    std::printf("\r\033[K%.*s", static_cast<int>(bytes), text.c_str());
+    std::fflush(stdout);
+    drawn_ = true;
+  }
+
+  void line(const std::string& text) {
+    std::printf("%s%s\n", drawn_ ? "\r\033[K" : "", text.c_str());
+    std::fflush(stdout);
+    drawn_ = false;
+  }
+
+  RunBegins run_;
+  Clock::time_point started_;
+  bool is_terminal_ = isatty(STDOUT_FILENO) == 1;
+  bool drawn_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Reporter> terminal_reporter() { return std::make_unique<TerminalReporter>(); }
+
+}  // namespace bonfire::train

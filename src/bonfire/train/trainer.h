@@ -1,0 +1,31 @@
+#pragma once
+// What `bonfire train` does: trains, evaluates, saves, and can go on where it stopped.
+//
+//   train::Trainer trainer(train::load_config("configs/mnist.yaml"));
+//   trainer.add(train::terminal_reporter());
+//   train::RunEnds end = trainer.run();
+
+#include <atomic>
+
+#include "bonfire/train/config.h"
+#include "bonfire/train/reporter.h"
+
+namespace bonfire::train {
+
+class Trainer {
+ public:
+  explicit Trainer(Config config);  // ConfigError for settings that are not built yet
+  ~Trainer();
+
+  void add(std::unique_ptr<Reporter> reporter);
+  RunEnds run();
+
+  // Ends the run after the step at hand: it is saved, and can be resumed. Safe in a signal handler.
+  static void request_stop();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace bonfire::train

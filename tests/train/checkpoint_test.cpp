@@ -1,0 +1,93 @@
+#include "bonfire/train/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "bonfire/base/error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::train {
+namespace {
+
+namespace fs = std::filesystem;
+using bonfire::testing::ScratchFolder;
+
+Variable numbers(std::vector<float> values) {
+  return Variable::from<float>(values, {static_cast<int64_t>(values.size())});
+}
+
+CheckpointContent content(float value) {
+  return {{{"weight", numbers({value, 2})}}, {{"step", numbers({value})}}, "{\"step\": 1}"};
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(Checkpoint, HoldsWhatWasSaved) {
+  ScratchFolder folder;
+  fs::path saved = save_checkpoint(folder / "all", 7, content(5), 3);
+  EXPECT_EQ(saved.filename(), "step-00000007");
+  EXPECT_EQ(names_in(folder / "all"), (std::vector<std::string>{"step-00000007"}));
+  EXPECT_EQ(damage_of(saved), std::nullopt);
+  EXPECT_EQ(read_checkpoint_state(saved), "{\"step\": 1}");
+  Variable weight = numbers({0, 0});
+  nn::load_state_dict({{"weight", weight}}, weights_file(saved));
+  EXPECT_EQ(weight.value().to_vector<float>(), (std::vector<float>{5, 2}));
+}
+
+TEST(Checkpoint, KeepsTheNewestAndTheSpareOne) {
+  ScratchFolder folder;
+  for (int64_t step : {1, 2, 10, 100, 1000}) save_checkpoint(folder.path(), step, content(1), 2, "step-00000002");
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000002", "step-00000100", "step-00001000"}));
+}
+
+TEST(Checkpoint, DamageIsFoundNamedAndSkipped) {
+  auto damaged = [](const char* file, const auto& harm) {
+    ScratchFolder folder;
+    save_checkpoint(folder.path(), 1, content(1), 5);
+    fs::path newest = save_checkpoint(folder.path(), 2, content(2), 5);
+    harm(newest / file);
+    std::vector<std::string> skipped;
+    std::optional<fs::path> found = newest_checkpoint(folder.path(), &skipped);
+    EXPECT_TRUE(found && found->filename() == "step-00000001") << file;
+    EXPECT_TRUE(skipped.size() == 1 && skipped[0].find("step-00000002") != std::string::npos) << file;
+    return skipped.empty() ? std::string() : skipped[0];
+  };
+  auto cut = [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) - 3); };
+  auto remove = [](const fs::path& file) { fs::remove(file); };
+  auto flip = [](const fs::path& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(-1, std::ios::end);
+    stream.put('\x7e');
+  };
+  EXPECT_NE(damaged("weights.safetensors", flip).find("weights.safetensors is damaged"), std::string::npos);
+  EXPECT_NE(damaged("optimizer.safetensors", cut).find("bytes, expected"), std::string::npos);
+  EXPECT_NE(damaged("state.json", remove).find("state.json"), std::string::npos);
+  EXPECT_NE(damaged("manifest.json", cut).find("step-00000002"), std::string::npos);
+  EXPECT_NE(damaged("manifest.json", remove).find("manifest.json"), std::string::npos);
+}
+
+TEST(Checkpoint, AnUnfinishedOneIsNoneAndDoesNotDisturbTheNext) {
+  ScratchFolder folder;
+  fs::create_directories(folder / "unfinished-step-00000003");
+  folder.put("unfinished-step-00000003/weights.safetensors", "half");
+  EXPECT_EQ(newest_checkpoint(folder.path()), std::nullopt);
+  fs::path saved = save_checkpoint(folder.path(), 3, content(3), 1);
+  EXPECT_EQ(damage_of(saved), std::nullopt);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000003"}));
+}
+
+TEST(Checkpoint, WhatCannotBeWrittenIsAnErrorWithTheName) {
+  ScratchFolder folder;
+  folder.put("file", "");
+  EXPECT_THROW(save_checkpoint(folder / "file", 1, content(1), 1), DataError);
+}
+
+}  // namespace
+}  // namespace bonfire::train

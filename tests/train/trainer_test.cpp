@@ -1,0 +1,167 @@
+#include "bonfire/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "bonfire/base/error.h"
+#include "bonfire/train/checkpoint.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::train {
+namespace {
+
+namespace fs = std::filesystem;
+using bonfire::testing::ScratchFolder;
+
+Config small(const ScratchFolder& folder, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"output=" + (folder / "runs").string(), "place=cpu", "limit=480", "batch_size=32",
+                             "epochs=2", "log_freq=5", "model=lenet", "optimizer=adam", "lr=0.002"});
+  return default_config(more);
+}
+
+// Notes what it is told.
+class Witness final : public Reporter {
+ public:
+  struct Seen {
+    RunBegins begin;
+    std::vector<StepReport> steps;
+    std::vector<EvaluationReport> evaluations;
+    std::vector<std::string> notes;
+  };
+  Witness(Seen& seen, std::function<void(const StepReport&)> on_step) : seen_(seen), on_step_(std::move(on_step)) {}
+  void begin(const RunBegins& run) override { seen_.begin = run; }
+  void step(const StepReport& report) override {
+    seen_.steps.push_back(report);
+    if (on_step_) on_step_(report);
+  }
+  void evaluated(const EvaluationReport& report) override { seen_.evaluations.push_back(report); }
+  void note(const std::string& text) override { seen_.notes.push_back(text); }
+  void end(const RunEnds&) override {}
+
+ private:
+  Seen& seen_;
+  std::function<void(const StepReport&)> on_step_;
+};
+
+RunEnds run(const Config& config, Witness::Seen& seen, const std::function<void(const StepReport&)>& on_step = {}) {
+  Trainer trainer(config);
+  trainer.add(std::make_unique<Witness>(seen, on_step));
+  trainer.add(metrics_log());
+  return trainer.run();
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::vector<nlohmann::json> log_of(const fs::path& run) {
+  std::vector<nlohmann::json> events;
+  std::ifstream stream(run / "metrics.jsonl");
+  for (std::string line; std::getline(stream, line);) events.push_back(nlohmann::json::parse(line));
+  return events;
+}
+
+TEST(Trainer, LearnsAndLeavesWeightsAConfigurationAndALog) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  RunEnds end = run(small(folder, {"limit=3000", "model=mnist_cnn", "optimizer=momentum", "lr=0.02"}), seen);
+  EXPECT_GT(end.best_top1, 0.8);
+  EXPECT_EQ(seen.begin.steps_per_epoch, 93);
+  EXPECT_EQ(seen.evaluations.size(), 2U);
+  EXPECT_EQ(seen.steps.back().step, 186);
+  EXPECT_LT(seen.steps.back().loss, seen.steps.front().loss / 2);
+  EXPECT_TRUE(fs::exists(end.weights));
+  EXPECT_EQ(damage_of(end.checkpoint), std::nullopt);
+  fs::path where = seen.begin.folder;
+  EXPECT_EQ(to_yaml(load_config(where / "config.yaml")), text_of(where / "config.yaml"));
+  EXPECT_EQ(log_of(where).front().at("event"), "begin");
+  EXPECT_EQ(log_of(where).back().at("best_top1"), end.best_top1);
+}
+
+// Stops a run after step `stop`, goes on, and expects what a run that never stopped has, to the last bit.
+void expect_resumed_run_is_the_same(int64_t stop, const std::vector<std::string>& more = {}) {
+  ScratchFolder folder, other;
+  Witness::Seen whole, first, second;
+  RunEnds expected = run(small(folder, more), whole);
+  RunEnds interrupted = run(small(other, more), first, [&](const StepReport& report) {
+    if (report.step >= stop) Trainer::request_stop();
+  });
+  ASSERT_TRUE(interrupted.interrupted);
+  std::vector<std::string> resume = more;
+  resume.push_back("resume=" + first.begin.folder.string());
+  RunEnds found = run(small(other, resume), second);
+  EXPECT_EQ(second.begin.folder, first.begin.folder);
+  EXPECT_GE(second.begin.first_step, stop);
+  EXPECT_EQ(text_of(weights_file(found.checkpoint)), text_of(weights_file(expected.checkpoint)));
+  EXPECT_EQ(text_of(optimizer_file(found.checkpoint)), text_of(optimizer_file(expected.checkpoint)));
+  EXPECT_EQ(found.best_top1, expected.best_top1);
+
+  std::vector<int64_t> steps;  // of the log: none twice, none missing
+  for (const nlohmann::json& event : log_of(first.begin.folder))
+    if (event.at("event") == "evaluation") steps.push_back(event.at("step"));
+  EXPECT_EQ(steps, (std::vector<int64_t>{15, 30}));
+}
+
+TEST(TrainerResume, GoesOnToTheSameBitsInTheMiddleOfAnEpoch) { expect_resumed_run_is_the_same(5); }
+TEST(TrainerResume, GoesOnToTheSameBitsInTheSecondEpoch) { expect_resumed_run_is_the_same(20); }
+TEST(TrainerResume, GoesOnToTheSameBitsWithAccumulatedGradients) {
+  expect_resumed_run_is_the_same(5, {"strategy.accumulate_steps=4", "clip_grad_norm=1"});
+}
+
+TEST(TrainerResume, AutoTakesTheNewestWholeCheckpointAndNamesWhatItSkipped) {
+  ScratchFolder folder;
+  Witness::Seen first, second, fresh;
+  RunEnds end = run(small(folder, {"resume=auto"}), first);  // nothing there: begins
+  fs::resize_file(weights_file(end.checkpoint), 100);
+  RunEnds again = run(small(folder, {"resume=auto"}), second);
+  EXPECT_EQ(second.begin.folder, first.begin.folder);
+  EXPECT_EQ(second.begin.first_step, 15);
+  ASSERT_EQ(second.notes.size(), 1U);
+  EXPECT_NE(second.notes[0].find("step-00000030"), std::string::npos) << second.notes[0];
+  EXPECT_EQ(damage_of(again.checkpoint), std::nullopt);
+}
+
+TEST(TrainerResume, BeginsFromWeightsOfAnother) {
+  ScratchFolder folder;
+  Witness::Seen first, second;
+  RunEnds end = run(small(folder), first);
+  run(small(folder, {"init_from=" + end.weights.string(), "num_classes=12", "strict=false", "epochs=1"}), second);
+  ASSERT_EQ(second.notes.size(), 1U);
+  EXPECT_LT(second.steps.front().loss, first.steps.front().loss);
+}
+
+TEST(TrainerErrors, SayWhatToDo) {
+  ScratchFolder folder;
+  auto message = [&](std::vector<std::string> more) {
+    try {
+      Witness::Seen seen;
+      run(small(folder, std::move(more)), seen);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message({"strategy.use_local_sgd=true"}), "[train] strategy.use_local_sgd is not built yet; leave it out");
+  EXPECT_NE(message({"model=bert_mini"}).find("does not classify images"), std::string::npos);
+  EXPECT_NE(message({"data=" + (folder / "absent").string()}).find("train-images-idx3-ubyte"), std::string::npos);
+  EXPECT_NE(message({"num_classes=5"}).find("has the label 9"), std::string::npos) << message({"num_classes=5"});
+  EXPECT_NE(message({"resume=" + (folder / "absent").string()}).find("no whole checkpoint"), std::string::npos);
+  EXPECT_NE(message({"place=cuda:77"}).find("cuda:77"), std::string::npos);
+  EXPECT_NE(message({"batch_size=500"}).find("do not fill one batch"), std::string::npos);
+  folder.put("file", "");
+  EXPECT_NE(message({"output=" + (folder / "file").string()}).find("choose another output"), std::string::npos);
+}
+
+TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  run(small(folder, {"epochs=1"}), seen);
+  EXPECT_THROW(run(small(folder, {"model=mnist_cnn", "resume=" + seen.begin.folder.string()}), seen), DataError);
+}
+
+}  // namespace
+}  // namespace bonfire::train
