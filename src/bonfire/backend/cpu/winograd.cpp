@@ -6,8 +6,8 @@
 // round.
 //
 // For the gradient by the weight, blocks of tiles (all of them, where the weights are the larger part) are transformed
-// by all threads together, and a task is some rows and columns of the weights, at all positions. So no sums have to be
-// added across threads.
+// by all threads together, and a task is some rows and columns of the weights, at all or some positions. So no sums
+// have to be added across threads.
 
 #include "bonfire/backend/cpu/winograd.h"
 
@@ -337,7 +337,9 @@ class WeightGradient {
     const int64_t share = panels_ * y_.channels / (4 * threads);
     chunk_ = std::clamp<int64_t>(round_up(share, kernel_.lanes), kernel_.lanes, kMostRows);
     chunks_ = ceil_div(y_.channels, chunk_);
-    slots_ = std::min<int64_t>(threads, panels_ * chunks_);
+    areas_ = panels_ * chunks_;
+    splits_ = threads == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * threads, areas_), 1, positions_);
+    slots_ = std::min<int64_t>(threads, areas_ * splits_);
     Parts parts(nullptr);
     bytes_ = (Memory(*this, parts), parts.used());
   }
@@ -355,49 +357,55 @@ class WeightGradient {
         of_x.run(first + begin, first + end, begin, memory.patches, patches_);
         of_dy.run(first + begin, first + end, begin, memory.gradients, gradients_);
       });
-      for_each_task(&pool, slots_, panels_ * chunks_, [&](int64_t slot, int64_t task) {
-        float* sums = memory.sums + (block_ < grid_.count ? task : slot) * sum_count();
-        add_tiles(task, tiles, memory, sums, first > 0);
-        if (first + tiles == grid_.count) finish(task, sums, dweight);
+      for_each_task(&pool, slots_, areas_ * splits_, [&](int64_t slot, int64_t task) {
+        const int64_t area = task / splits_, split = task % splits_;
+        float* sums = memory.sums + (sums_stay() ? area : slot) * sum_count();
+        add_tiles(area, positions_ * split / splits_, positions_ * (split + 1) / splits_, tiles, memory, sums,
+                  first > 0);
+        if (splits_ == 1 && first + tiles == grid_.count) finish(area, sums, dweight);
       });
     }
+    if (splits_ > 1) pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), dweight); });
   }
 
  private:
   struct Memory {
     float* patches;
     float* gradients;
-    float* sums;  // per task, or per slot when all tiles are summed at once: [position][o][c]
+    float* sums;  // per area, or, where they do not stay, per slot: [position][o][c]
     Memory(const WeightGradient& g, Parts& parts)
         : patches(parts.take(g.patches_.size(g.block_))),
           gradients(parts.take(g.gradients_.size(g.block_))),
-          sums(parts.take((g.block_ < g.grid_.count ? g.panels_ * g.chunks_ : g.slots_) * g.sum_count())) {}
+          sums(parts.take((g.sums_stay() ? g.areas_ : g.slots_) * g.sum_count())) {}
   };
 
+  // From one block to the next, or until all their positions are there.
+  bool sums_stay() const { return block_ < grid_.count || splits_ > 1; }
   int64_t position_sums() const { return chunk_ * kernel_.panel + kernel_.lanes; }
   int64_t sum_count() const { return positions_ * position_sums(); }
 
-  // A task is a chunk of rows o by a panel of columns c.
-  int64_t row_of(int64_t task) const { return task % chunks_ * chunk_; }
-  int64_t rows_of(int64_t task) const { return std::min(chunk_, y_.channels - row_of(task)); }
-  int64_t column_of(int64_t task) const { return task / chunks_ * kernel_.panel; }
-  int columns_of(int64_t task) const {
-    return static_cast<int>(std::min<int64_t>(kernel_.panel, x_.channels - column_of(task)));
+  // An area is a chunk of rows o by a panel of columns c.
+  int64_t row_of(int64_t area) const { return area % chunks_ * chunk_; }
+  int64_t rows_of(int64_t area) const { return std::min(chunk_, y_.channels - row_of(area)); }
+  int64_t column_of(int64_t area) const { return area / chunks_ * kernel_.panel; }
+  int columns_of(int64_t area) const {
+    return static_cast<int>(std::min<int64_t>(kernel_.panel, x_.channels - column_of(area)));
   }
 
-  void add_tiles(int64_t task, int64_t tiles, const Memory& memory, float* sums, bool add) const {
-    const float* left = memory.gradients + row_of(task) / kernel_.lanes * gradients_.block_stride;
-    const float* right = memory.patches + column_of(task) / kernel_.panel * patches_.block_stride;
-    for (int p = 0; p < positions_; ++p)
-      kernel_.multiply_over_tiles(rows_of(task), columns_of(task), tiles, left + p * gradients_.position_stride,
+  void add_tiles(int64_t area, int64_t begin, int64_t end, int64_t tiles, const Memory& memory, float* sums,
+                 bool add) const {
+    const float* left = memory.gradients + row_of(area) / kernel_.lanes * gradients_.block_stride;
+    const float* right = memory.patches + column_of(area) / kernel_.panel * patches_.block_stride;
+    for (int64_t p = begin; p < end; ++p)
+      kernel_.multiply_over_tiles(rows_of(area), columns_of(area), tiles, left + p * gradients_.position_stride,
                                   gradients_, right + p * patches_.position_stride, patches_,
                                   sums + p * position_sums(), add);
   }
 
-  void finish(int64_t task, const float* sums, float* dweight) const {
-    for (int64_t r = 0; r < rows_of(task); ++r)
-      kernel_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(task),
-                             dweight + (row_of(task) + r) * kernel_.taps() * x_.channels + column_of(task),
+  void finish(int64_t area, const float* sums, float* dweight) const {
+    for (int64_t r = 0; r < rows_of(area); ++r)
+      kernel_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(area),
+                             dweight + (row_of(area) + r) * kernel_.taps() * x_.channels + column_of(area),
                              x_.channels);
   }
 
@@ -409,7 +417,8 @@ class WeightGradient {
   int64_t panels_;  // of c
   WinogradPlaces patches_, gradients_;
   int64_t block_;           // tiles; the same for any number of threads, because it decides the order of additions
-  int64_t chunk_, chunks_;  // rows o of a task, and how many chunks there are
+  int64_t chunk_, chunks_;  // rows o of an area, and how many chunks there are
+  int64_t areas_, splits_;  // a task is an area, or, where those are few, some positions of one
   int64_t slots_, bytes_;
 };
 
