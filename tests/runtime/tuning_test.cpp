@@ -93,6 +93,18 @@ TEST_F(Tuning, TheRecordOfAnotherBuildIsMeasuredAnew) {
   EXPECT_EQ(pick("cached"), "slow");
 }
 
+TEST_F(Tuning, SavingKeepsWhatAnotherProcessMeasured) {
+  pick("full");
+  save_tuning();  // stands for the other process
+  set_tuning_record(R"({"times": {}})");
+  const Layout arriving[] = {{}};
+  GraphNode* larger = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{65}, DType::f32, {}}), 0}});
+  candidate_times(*larger, candidates_for({*larger, arriving}));
+  save_tuning();
+  reload_tuning();
+  EXPECT_EQ(pick("cached"), "quick");
+}
+
 TEST_F(Tuning, KeysNameThreadsAndProcessor) {
   pick("full");
   EXPECT_NE(tuning_record().find("cpu/" + std::to_string(cpu::cpu_threads()) + processor_name()), std::string::npos);

@@ -65,6 +65,22 @@ class Operands {
   void* workspace_;
 };
 
+// Nanoseconds. A CPU's kernel is done when it returns; of others the queue knows.
+double run_once(Queue& queue, Kernel& kernel, const Operands& operands) {
+  using Clock = std::chrono::steady_clock;
+  std::chrono::duration<double, std::nano> inside{0};
+  bool synchronous = false;
+  auto start = Clock::now();
+  queue.run_now([&](const Run& run) {
+    auto begin = Clock::now();
+    kernel.run(operands.on(run));
+    inside = Clock::now() - begin;
+    synchronous = run.threads != nullptr;
+  });
+  std::chrono::duration<double, std::nano> outside = Clock::now() - start;
+  return synchronous ? inside.count() : outside.count();
+}
+
 }  // namespace
 
 std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates) {
@@ -74,17 +90,16 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   for (const Candidate& candidate : candidates) kernels.push_back(candidate.build());
   std::vector<double> times(candidates.size(), std::numeric_limits<double>::infinity());
   double best = std::numeric_limits<double>::infinity(), spent = 0;
-  // Each round runs those that are still near the best. The first one also warms up.
-  constexpr double kNear[] = {1e9, 1.6, 1.25, 1.15, 1.15};
-  constexpr double kEnough = 1e8;  // nanoseconds on one node, after which two rounds must do
-  int round = 0;
-  for (double near : kNear) {
-    if (++round > 2 && spent > kEnough) break;
+  // Each round runs those that are still near the best; the first one also warms up. Long kernels get two rounds, short
+  // ones, whose times vary more, as many as a few milliseconds allow.
+  constexpr int kMostRounds = 40, kFewRounds = 5;
+  constexpr double kLong = 1e8, kShort = 3e6;  // nanoseconds spent on the node
+  for (int round = 1; round <= kMostRounds; ++round) {
+    if ((round > 2 && spent > kLong) || (round > kFewRounds && spent > kShort)) break;
+    double near = round == 1 ? 1e9 : round == 2 ? 1.6 : round == 3 ? 1.25 : 1.15;
     for (size_t i = 0; i < kernels.size(); ++i) {
       if (round > 1 && times[i] > near * best) continue;
-      auto start = std::chrono::steady_clock::now();
-      queue.run_now([&](const Run& run) { kernels[i]->run(operands.on(run)); });
-      double once = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+      double once = run_once(queue, *kernels[i], operands);
       times[i] = std::min(times[i], once);
       best = std::min(best, once);
       spent += once;

@@ -8,7 +8,7 @@
 namespace bonfire::runtime {
 
 // Nanoseconds of each, on random data (zeros would run faster), in turns, so that a machine that is slow for a while is
-// slow for all. Those that are clearly slower than the best are run once or twice, the others a few times.
+// slow for all. Those that are clearly slower than the best are run once or twice, the others more often.
 std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates);
 
 }  // namespace bonfire::runtime

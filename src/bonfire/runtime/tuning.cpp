@@ -65,20 +65,24 @@ std::map<std::string, Times> parse(const std::string& text) {
   return times;
 }
 
-// A damaged or missing file, or one of another build, only means measuring again.
-void load_once(Record& all) {
-  if (all.loaded) return;
-  all.loaded = true;
+// What the file holds. A damaged or missing one, or one of another build, holds nothing: that means measuring again.
+std::map<std::string, Times> read_record() {
   std::string path = record_path();
-  if (path.empty() || !std::filesystem::exists(path)) return;
+  if (path.empty() || !std::filesystem::exists(path)) return {};
   try {
     std::vector<std::byte> bytes = base::read_file(path);
     std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     std::map<std::string, Times> times = parse(text);
-    if (nlohmann::json::parse(text).value("build", "") == build_stamp()) all.times = std::move(times);
+    if (nlohmann::json::parse(text).value("build", "") == build_stamp()) return times;
   } catch (const Error& error) {
     std::fprintf(stderr, "bonfire: ignoring %s: %s\n", path.c_str(), error.what());
   }
+  return {};
+}
+
+void load_once(Record& all) {
+  if (!all.loaded) all.times = read_record();
+  all.loaded = true;
 }
 
 const std::string& device_text(Record& all, Device device) {
@@ -176,6 +180,8 @@ void save_tuning() {
   std::string path = record_path();
   if (!all.changed || path.empty()) return;
   all.changed = false;
+  // Another process may have measured other nodes meanwhile.
+  for (const auto& [key, others] : read_record()) all.times[key].insert(others.begin(), others.end());
   std::string text = nlohmann::json{{"build", build_stamp()}, {"times", all.times}}.dump(1);
   try {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
