@@ -5,9 +5,10 @@
 // panel, whose weights it transforms. The gradient by the input is the same convolution of dy with weights turned
 // round.
 //
-// For the gradient by the weight, blocks of tiles (all of them, where the weights are the larger part) are transformed
-// by all threads together, and a task is some rows and columns of the weights, at all or some positions. So no sums
-// have to be added across threads.
+// For the gradient by the weight, the tiles are cut into a few parts, whose sums are kept apart and added at the end.
+// Where there are too many weights for that, blocks of tiles (all of them, where the weights are the larger part) are
+// transformed by all threads together, and a task is some rows and columns of the weights, at all or some positions: so
+// no sums have to be added across threads.
 
 #include "bonfire/backend/cpu/winograd.h"
 
@@ -32,8 +33,10 @@ constexpr int64_t kChunk = 256;               // input channels whose weights a 
 constexpr int64_t kSummedBytes = 1536 << 10;  // of transformed tiles whose products are summed by all threads
 constexpr int64_t kFewestSummedTiles = 64;    // sums are read and written once per block
 constexpr int64_t kSummedGroup = 16;          // tiles
-constexpr int64_t kMostRows = 64;             // of a gradient by the weight, that a task sums
-constexpr int64_t kAlignment = 64;            // bytes
+constexpr int64_t kPartBytes = 6 << 20;       // of sums, when parts of the tiles are summed apart
+constexpr int64_t kMostParts = 8;
+constexpr int64_t kMostRows = 64;   // of a gradient by the weight, that a task sums
+constexpr int64_t kAlignment = 64;  // bytes
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -334,12 +337,12 @@ class WeightGradient {
     const bool at_once = sum_bytes > kWeightBytes && grid_.count * tile_bytes < kPatchBytes;
     const int64_t most = at_once ? grid_.count : std::max(kFewestSummedTiles, kSummedBytes / tile_bytes);
     block_ = ceil_div(grid_.count, ceil_div(grid_.count, most));
-    const int64_t share = panels_ * y_.channels / (4 * threads);
-    chunk_ = std::clamp<int64_t>(round_up(share, kernel_.lanes), kernel_.lanes, kMostRows);
+    chunk_ = std::min(kMostRows, round_up(y_.channels, kernel_.lanes));
     chunks_ = ceil_div(y_.channels, chunk_);
     areas_ = panels_ * chunks_;
-    splits_ = threads == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * threads, areas_), 1, positions_);
-    slots_ = std::min<int64_t>(threads, areas_ * splits_);
+    parts_ = std::clamp<int64_t>(kPartBytes / sum_bytes, 1, std::min(kMostParts, ceil_div(grid_.count, block_)));
+    splits_ = threads == 1 || parts_ > 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * threads, areas_), 1, positions_);
+    slots_ = std::min<int64_t>(threads, parts_ > 1 ? parts_ : areas_ * splits_);
     Parts parts(nullptr);
     bytes_ = (Memory(*this, parts), parts.used());
   }
@@ -351,6 +354,54 @@ class WeightGradient {
     const Memory memory(*this, parts);
     const WinogradSource of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.patch(), kernel_.transform_patch};
     const WinogradSource of_dy{y_, grid_, dy, 0, 0, kernel_.tile, kernel_.transform_gradient};
+    if (parts_ > 1)
+      run_parts(of_x, of_dy, memory, dweight, pool);
+    else
+      run_areas(of_x, of_dy, memory, dweight, pool);
+  }
+
+ private:
+  struct Memory {
+    float* patches;    // of a block; per slot where there are parts
+    float* gradients;  // likewise
+    float* sums;       // per part and area, or, where they do not stay, per slot: [position][o][c]
+    Memory(const WeightGradient& g, Parts& parts) {
+      const int64_t blocks = g.parts_ > 1 ? g.slots_ : 1;
+      patches = parts.take(blocks * g.patches_.size(g.block_));
+      gradients = parts.take(blocks * g.gradients_.size(g.block_));
+      sums = parts.take((g.sums_stay() ? g.parts_ * g.areas_ : g.slots_) * g.sum_count());
+    }
+  };
+
+  // Every thread transforms and sums tiles of its own; the sums of all parts are added at the end.
+  void run_parts(const WinogradSource& of_x, const WinogradSource& of_dy, const Memory& memory, float* dweight,
+                 ThreadPool& pool) const {
+    const int64_t part_sums = areas_ * sum_count();
+    for_each_task(&pool, slots_, parts_, [&](int64_t slot, int64_t part) {
+      Memory own = memory;
+      own.patches += slot * patches_.size(block_);
+      own.gradients += slot * gradients_.size(block_);
+      const int64_t begin = grid_.count * part / parts_, end = grid_.count * (part + 1) / parts_;
+      for (int64_t first = begin; first < end; first += block_) {
+        const int64_t tiles = std::min(block_, end - first);
+        of_x.run(first, first + tiles, 0, own.patches, patches_);
+        of_dy.run(first, first + tiles, 0, own.gradients, gradients_);
+        for (int64_t area = 0; area < areas_; ++area)
+          add_tiles(area, 0, positions_, tiles, own, memory.sums + part * part_sums + area * sum_count(),
+                    first > begin);
+      }
+    });
+    pool.parallel_for(areas_ * positions_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = 1; part < parts_; ++part)
+        for (int64_t i = begin * position_sums(); i < end * position_sums(); ++i)
+          memory.sums[i] += memory.sums[part * part_sums + i];
+    });
+    pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), dweight); });
+  }
+
+  // All threads transform a block of tiles, and then share out areas, or positions of areas, of its sums.
+  void run_areas(const WinogradSource& of_x, const WinogradSource& of_dy, const Memory& memory, float* dweight,
+                 ThreadPool& pool) const {
     for (int64_t first = 0; first < grid_.count; first += block_) {
       const int64_t tiles = std::min(block_, grid_.count - first);
       pool.parallel_for(tiles, 4, [&](int64_t begin, int64_t end) {
@@ -368,19 +419,8 @@ class WeightGradient {
     if (splits_ > 1) pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), dweight); });
   }
 
- private:
-  struct Memory {
-    float* patches;
-    float* gradients;
-    float* sums;  // per area, or, where they do not stay, per slot: [position][o][c]
-    Memory(const WeightGradient& g, Parts& parts)
-        : patches(parts.take(g.patches_.size(g.block_))),
-          gradients(parts.take(g.gradients_.size(g.block_))),
-          sums(parts.take((g.sums_stay() ? g.areas_ : g.slots_) * g.sum_count())) {}
-  };
-
   // From one block to the next, or until all their positions are there.
-  bool sums_stay() const { return block_ < grid_.count || splits_ > 1; }
+  bool sums_stay() const { return block_ < grid_.count || splits_ > 1 || parts_ > 1; }
   int64_t position_sums() const { return chunk_ * kernel_.panel + kernel_.lanes; }
   int64_t sum_count() const { return positions_ * position_sums(); }
 
@@ -418,6 +458,7 @@ class WeightGradient {
   WinogradPlaces patches_, gradients_;
   int64_t block_;           // tiles; the same for any number of threads, because it decides the order of additions
   int64_t chunk_, chunks_;  // rows o of an area, and how many chunks there are
+  int64_t parts_;           // of the tiles, whose sums are kept apart; the same for any number of threads too
   int64_t areas_, splits_;  // a task is an area, or, where those are few, some positions of one
   int64_t slots_, bytes_;
 };
