@@ -68,11 +68,12 @@ struct GemmFinish {
     }
   }
 
-  // `old` and `residual` are read only where the tile wants them.
-  template <class Old>
+  // `old` and `residual` are read only where the tile wants them. Plain tiles are only stored.
+  template <bool Plain, class Old>
   [[gnu::always_inline]] static Vector finished(const FinishTile<Scalar>& t, int r, int c, const Scalar* tile,
                                                 const Old& old, const Old& residual) {
     Vector value = G::template load<Vector>(tile + c);
+    if constexpr (Plain) return value;
     if (t.add) value += old();
     if (t.row_bias) value += t.row_bias[r];
     if (t.col_bias) value += G::template load<Vector>(t.col_bias + c);
@@ -122,18 +123,18 @@ struct GemmFinish {
   };
 
   // A row whose columns are neighbours in memory; `out` and `residual` are its first column.
-  template <class Out>
+  template <bool Plain, class Out>
   [[gnu::always_inline]] static void finish_row(const FinishTile<Scalar>& t, int r, Out* out, const Out* residual) {
     const Scalar* tile = t.tile + r * t.tile_stride;
     int c = 0;
     for (; c + kLanes <= t.cols; c += kLanes) {
       auto reader = [&](const Out* from) { return [=] { return G::template load<Vector>(from + c); }; };
-      narrow(out + c, finished(t, r, c, tile, reader(out), reader(residual)));
+      narrow(out + c, finished<Plain>(t, r, c, tile, reader(out), reader(residual)));
     }
     if (c < t.cols) {
       const Start start{t.cols - c};
       auto reader = [&](const Out* from) { return [=] { return start.load(from + c); }; };
-      start.store(finished(t, r, c, tile, reader(out), reader(residual)), out + c);
+      start.store(finished<Plain>(t, r, c, tile, reader(out), reader(residual)), out + c);
     }
   }
 
@@ -151,7 +152,7 @@ struct GemmFinish {
         };
       };
       Out part[kLanes];
-      narrow(part, finished(t, r, c, tile, reader(out), reader(residual)));
+      narrow(part, finished<false>(t, r, c, tile, reader(out), reader(residual)));
       for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
     }
   }
@@ -160,13 +161,16 @@ struct GemmFinish {
   static void finish_as(const FinishTile<Scalar>& t) {
     const int64_t first = t.col_offset[0];
     const bool adjacent = t.col_offset[t.cols - 1] - first == t.cols - 1;
+    const bool plain = !t.add && !t.row_bias && !t.col_bias && !t.residual && t.activation == Activation::none;
     for (int r = 0; r < t.rows; ++r) {
       Out* out = static_cast<Out*>(t.out) + t.row_offset[r];
       const Out* residual = t.residual ? static_cast<const Out*>(t.residual) + t.row_offset[r] : nullptr;
-      if (adjacent)
-        finish_row(t, r, out + first, residual ? residual + first : nullptr);
-      else
+      if (!adjacent)
         finish_scattered(t, r, out, residual);
+      else if (plain)
+        finish_row<true>(t, r, out + first, residual);
+      else
+        finish_row<false>(t, r, out + first, residual ? residual + first : nullptr);
     }
   }
 
