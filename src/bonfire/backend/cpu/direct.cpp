@@ -17,11 +17,11 @@ namespace bonfire::cpu {
 
 namespace {
 
-constexpr int64_t kFewChannels = 4;     // with more, products of matrices are as fast
-constexpr int64_t kRowElements = 8192;  // of padded rows that a task works on
-constexpr int64_t kParts = 32;          // of a gradient by the weight
-constexpr int64_t kSlack = 16;          // elements after padded rows that may be read: a vector
-constexpr int64_t kLine = 16;           // elements; parts of the workspace begin at multiples
+constexpr int64_t kFewChannels = 4;      // with more, products of matrices are as fast
+constexpr int64_t kRowElements = 32768;  // of padded rows that a task works on
+constexpr int64_t kParts = 32;           // of a gradient by the weight
+constexpr int64_t kSlack = 16;           // elements after padded rows that may be read: a vector
+constexpr int64_t kLine = 16;            // elements; parts of the workspace begin at multiples
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }

@@ -17,8 +17,7 @@ struct DirectTemplate {
   static constexpr int kRows = Isa::mr;
   static constexpr int kVectors = Isa::vectors;
   static constexpr int kPanel = kVectors * kLanes;
-  static constexpr int kPixels = 8;  // of a channel, that are summed together
-  static constexpr int kTaps = 8;    // of a channel, whose gradients are summed together
+  static constexpr int kTaps = 8;  // of a channel, whose gradients are summed together
 
   [[gnu::always_inline]] static Vector load(const float* from) { return G::template load<Vector>(from); }
 
@@ -170,13 +169,14 @@ struct DirectTemplate {
     for (int64_t c = 0; c < channels; c += kLanes) {
       const int count = static_cast<int>(channels - c < kLanes ? channels - c : kLanes);
       const Vector bias = r.bias ? load(r.bias + c) : Vector{};
+      auto run = [&]<int Pixels>(int64_t p) {
+        depthwise_pixels<Pixels>(taps, x + p * taps.step + c, weight + c, weight_stride, r, p * r.pixel_stride + c,
+                                 count, bias);
+      };
       int64_t p = 0;
-      for (; p + kPixels <= pixels; p += kPixels)
-        depthwise_pixels<kPixels>(taps, x + p * taps.step + c, weight + c, weight_stride, r, p * r.pixel_stride + c,
-                                  count, bias);
-      for (; p < pixels; ++p)
-        depthwise_pixels<1>(taps, x + p * taps.step + c, weight + c, weight_stride, r, p * r.pixel_stride + c, count,
-                            bias);
+      for (; p + 8 <= pixels; p += 8) run.template operator()<8>(p);
+      for (; p + 4 <= pixels; p += 4) run.template operator()<4>(p);
+      for (; p < pixels; ++p) run.template operator()<1>(p);
     }
   }
 
