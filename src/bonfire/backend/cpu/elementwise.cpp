@@ -151,10 +151,32 @@ class ElementwiseKernel final : public Kernel {
   void run(const Run& run) override {
     int64_t total = space_.rows * space_.row;
     if (total == 0) return;
+    if (is_plain_cast()) {
+      run.threads->parallel_for(total, kGrain, [&](int64_t begin, int64_t end) { cast_range(run, begin, end); });
+      return;
+    }
     run.threads->parallel_for(total, kGrain, [&](int64_t begin, int64_t end) { run_range(run, begin, end); });
   }
 
  private:
+  // A cast to or from the compute type, element by element in memory order: one conversion, nothing in between.
+  bool is_plain_cast() const {
+    return program_.inputs == 1 && program_.instructions.size() == 1 && program_.results.size() == 1 &&
+           program_.instructions[0].function == ElementwiseFunction::identity && space_.rows == 1 &&
+           space_.strides[0].back() == 1 && (input_types_[0] == dtype_of<T>() || program_.types[0] == dtype_of<T>());
+  }
+
+  void cast_range(const Run& run, int64_t begin, int64_t end) {
+    const char* source =
+        static_cast<const char*>(run.inputs[0]) + begin * static_cast<int64_t>(size_of(input_types_[0]));
+    char* target = static_cast<char*>(run.outputs[0]) + begin * static_cast<int64_t>(size_of(program_.types[0]));
+    if (program_.types[0] == dtype_of<T>()) {
+      loads_[0](source, 1, reinterpret_cast<T*>(target), end - begin);
+    } else {
+      stores_[0](reinterpret_cast<const T*>(source), target, end - begin);
+    }
+  }
+
   // Elements [begin, end) of the outputs, in memory order.
   void run_range(const Run& run, int64_t begin, int64_t end) {
     size_t registers = program_.inputs + program_.instructions.size();

@@ -48,6 +48,25 @@ struct PoolingJob {
   int64_t kernel = 0, stride = 0, padding = 0;  // along the width; of sliding windows
 
   int64_t out_pixels() const { return static_cast<int64_t>(rows.size() * columns.size()); }
+
+  // Windows of 2 × 2 side by side: the usual ones, which get loops of their own.
+  bool pairs() const { return pairs(rows) && pairs(columns); }
+  bool windows_cover() const { return cover(rows, height) && cover(columns, width); }
+
+ private:
+  static bool pairs(const std::vector<Window>& windows) {
+    for (size_t i = 0; i < windows.size(); ++i)
+      if (windows[i].begin != static_cast<int64_t>(2 * i) || windows[i].end != windows[i].begin + 2) return false;
+    return true;
+  }
+  static bool cover(const std::vector<Window>& windows, int64_t extent) {
+    int64_t reached = 0;
+    for (const Window& window : windows) {
+      if (window.begin > reached) return false;
+      reached = std::max(reached, window.end);
+    }
+    return reached == extent;
+  }
 };
 
 // Calls body(row window, column window, index of the output pixel).
@@ -81,7 +100,8 @@ void for_each_plane(const PoolingJob& job, ThreadPool& threads, const Body& body
 // NaN wins over everything, also over what comes after it.
 template <class Acc>
 Acc larger(Acc best, Acc value) {
-  return value > best || value != value ? value : best;
+  best = value > best ? value : best;
+  return value != value ? value : best;
 }
 
 template <class Acc>
@@ -131,9 +151,66 @@ class RowMaximum {
   Acc* best_;  // [OW]
 };
 
+// Rows of a plane that a row of 2 × 2 windows covers.
+template <class T>
+void maximum_of_pairs(const T* __restrict upper, const T* __restrict lower, T* __restrict y, int64_t outputs) {
+  using Acc = Compute<T>;
+  for (int64_t i = 0; i < outputs; ++i) {
+    Acc above = larger(static_cast<Acc>(upper[2 * i]), static_cast<Acc>(upper[2 * i + 1]));
+    Acc below = larger(static_cast<Acc>(lower[2 * i]), static_cast<Acc>(lower[2 * i + 1]));
+    y[i] = static_cast<T>(larger(above, below));
+  }
+}
+
+// What a pixel gets of a window's gradient, which goes to the first pixel that is the maximum. `left` is what has not
+// found its pixel yet.
+template <class Acc>
+Acc take(Acc value, Acc best, Acc& left) {
+  const bool here = (value == best) | (value != value);
+  const Acc taken = here ? left : Acc(0);
+  left = here ? Acc(0) : left;
+  return taken;
+}
+
+template <class T>
+struct PairRows {
+  T *upper, *lower;
+};
+
+template <class T>
+void maximum_gradient_of_pairs(const T* __restrict dy, const T* __restrict y, PairRows<const T> x, PairRows<T> dx,
+                               int64_t outputs) {
+  using Acc = Compute<T>;
+  const T* __restrict upper = x.upper, * __restrict lower = x.lower;
+  T* __restrict to_upper = dx.upper, * __restrict to_lower = dx.lower;
+  for (int64_t i = 0; i < outputs; ++i) {
+    const Acc best = static_cast<Acc>(y[i]);
+    Acc left = static_cast<Acc>(dy[i]);
+    to_upper[2 * i] = static_cast<T>(take(static_cast<Acc>(upper[2 * i]), best, left));
+    to_upper[2 * i + 1] = static_cast<T>(take(static_cast<Acc>(upper[2 * i + 1]), best, left));
+    to_lower[2 * i] = static_cast<T>(take(static_cast<Acc>(lower[2 * i]), best, left));
+    to_lower[2 * i + 1] = static_cast<T>(take(static_cast<Acc>(lower[2 * i + 1]), best, left));
+  }
+}
+
+// Calls body(first element of the upper row in the input, first element of the row in the output).
+template <class Body>
+void for_each_pair_row(const PoolingJob& job, int64_t in, int64_t out, const Body& body) {
+  for (size_t row = 0; row < job.rows.size(); ++row)
+    body(in + static_cast<int64_t>(2 * row) * job.width, out + static_cast<int64_t>(row * job.columns.size()));
+}
+
 struct Planes {
   template <class T>
   static void maximum(const PoolingJob& job, const T* x, T* y, const Run& run) {
+    if (job.pairs()) {
+      for_each_plane(job, *run.threads, [&](int64_t in, int64_t out) {
+        for_each_pair_row(job, in, out, [&](int64_t upper, int64_t row) {
+          maximum_of_pairs(x + upper, x + upper + job.width, y + row, static_cast<int64_t>(job.columns.size()));
+        });
+      });
+      return;
+    }
     int64_t planes = job.batch * job.channels, parts = std::min(planes, kParts);
     run.threads->run(parts, [&](int64_t part) {
       RowMaximum<T> maximum(job, static_cast<Compute<T>*>(run.workspace) + part * RowMaximum<T>::elements(job));
@@ -151,8 +228,17 @@ struct Planes {
   template <class T>
   static void maximum_gradient(const PoolingJob& job, const T* dy, const T* x, const T* y, T* dx, ThreadPool& threads) {
     using Acc = Compute<T>;
+    const bool pairs = job.pairs(), cover = job.windows_cover();
     for_each_plane(job, threads, [&](int64_t in, int64_t out) {
-      std::fill_n(dx + in, job.height * job.width, T(0));
+      if (!pairs || !cover) std::fill_n(dx + in, job.height * job.width, T(0));
+      if (pairs) {
+        for_each_pair_row(job, in, out, [&](int64_t upper, int64_t row) {
+          const int64_t lower = upper + job.width;
+          maximum_gradient_of_pairs(dy + row, y + row, PairRows<const T>{x + upper, x + lower},
+                                    PairRows<T>{dx + upper, dx + lower}, static_cast<int64_t>(job.columns.size()));
+        });
+        return;
+      }
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
         Acc best = static_cast<Acc>(y[out + output]);
         Acc left = static_cast<Acc>(dy[out + output]);  // the gradient, until it has found its pixel
@@ -215,19 +301,74 @@ struct Rows {
       std::fill_n(dx + pixel * job.channels, channels, T(0));
   }
 
+  // Calls body(begin, end) on ranges of [0, channels) that are whole vectors: the last one begins early enough, so some
+  // channels are done twice. Only for bodies that write what they do not read.
+  template <class Body>
+  static void for_whole_vectors(int64_t channels, const Body& body) {
+    const int64_t whole = channels / kLanes * kLanes;
+    if (whole == 0) return body(0, channels);
+    body(0, whole);
+    if (whole < channels) body(channels - kLanes, channels);
+  }
+
+  // The four pixels of a 2 × 2 window, from its first element on.
+  template <class T>
+  struct Four {
+    T *a, *b, *c, *d;
+
+    Four(const PoolingJob& job, T* image, const Window& row, const Window& column)
+        : a(image + (row.begin * job.width + column.begin) * job.channels),
+          b(a + job.channels),
+          c(a + job.width * job.channels),
+          d(c + job.channels) {}
+  };
+
+  template <class T>
+  static void maximum_of_four(const Four<const T>& x, T* __restrict y, int64_t begin, int64_t end) {
+    using Acc = Compute<T>;
+#pragma GCC ivdep
+    for (int64_t i = begin; i < end; ++i) {
+      Acc above = larger(static_cast<Acc>(x.a[i]), static_cast<Acc>(x.b[i]));
+      Acc below = larger(static_cast<Acc>(x.c[i]), static_cast<Acc>(x.d[i]));
+      y[i] = static_cast<T>(larger(above, below));
+    }
+  }
+
+  template <class T>
+  static void gradient_of_four(const T* __restrict dy, const T* __restrict y, const Four<const T>& x, const Four<T>& dx,
+                               int64_t begin, int64_t end) {
+    using Acc = Compute<T>;
+#pragma GCC ivdep
+    for (int64_t i = begin; i < end; ++i) {
+      const Acc best = static_cast<Acc>(y[i]);
+      Acc left = static_cast<Acc>(dy[i]);
+      dx.a[i] = static_cast<T>(take(static_cast<Acc>(x.a[i]), best, left));
+      dx.b[i] = static_cast<T>(take(static_cast<Acc>(x.b[i]), best, left));
+      dx.c[i] = static_cast<T>(take(static_cast<Acc>(x.c[i]), best, left));
+      dx.d[i] = static_cast<T>(take(static_cast<Acc>(x.d[i]), best, left));
+    }
+  }
+
   template <class T>
   static void maximum(const PoolingJob& job, const T* x, T* y, const Run& run) {
     using Acc = Compute<T>;
+    if (job.pairs()) {
+      for_each_block(job, *run.threads, [&](int64_t in, int64_t out, int64_t channels) {
+        for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
+          const Four<const T> from(job, x + in, row, column);
+          T* result = y + out + output * job.channels;
+          for_whole_vectors(channels, [&](int64_t begin, int64_t end) { maximum_of_four(from, result, begin, end); });
+        });
+      });
+      return;
+    }
     for_each_block(job, *run.threads, [&](int64_t in, int64_t out, int64_t channels) {
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
         Acc best[kChannels];
         std::fill_n(best, channels, -std::numeric_limits<Acc>::infinity());
         for_each_pixel(job, row, column, [&](int64_t pixel) {
           const T* values = x + in + pixel * job.channels;
-          for (int64_t c = 0; c < channels; ++c) {
-            Acc value = static_cast<Acc>(values[c]);
-            best[c] = larger(best[c], value);
-          }
+          for (int64_t c = 0; c < channels; ++c) best[c] = larger(best[c], static_cast<Acc>(values[c]));
         });
         T* result = y + out + output * job.channels;
         for (int64_t c = 0; c < channels; ++c) result[c] = static_cast<T>(best[c]);
@@ -238,24 +379,30 @@ struct Rows {
   template <class T>
   static void maximum_gradient(const PoolingJob& job, const T* dy, const T* x, const T* y, T* dx, ThreadPool& threads) {
     using Acc = Compute<T>;
+    const bool pairs = job.pairs(), cover = job.windows_cover();
     for_each_block(job, threads, [&](int64_t in, int64_t out, int64_t channels) {
-      zero_block(job, dx + in, channels);
+      if (!pairs || !cover) zero_block(job, dx + in, channels);
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
-        Acc best[kChannels], left[kChannels];  // left: the gradient, until it has found its pixel
+        const int64_t at = out + output * job.channels;
+        if (pairs) {
+          const Four<const T> from(job, x + in, row, column);
+          const Four<T> to(job, dx + in, row, column);
+          for_whole_vectors(
+              channels, [&](int64_t begin, int64_t end) { gradient_of_four(dy + at, y + at, from, to, begin, end); });
+          return;
+        }
+        Acc best[kChannels], left[kChannels];
         for (int64_t c = 0; c < channels; ++c) {
-          best[c] = static_cast<Acc>(y[out + output * job.channels + c]);
-          left[c] = static_cast<Acc>(dy[out + output * job.channels + c]);
+          best[c] = static_cast<Acc>(y[at + c]);
+          left[c] = static_cast<Acc>(dy[at + c]);
         }
         for_each_pixel(job, row, column, [&](int64_t pixel) {
           const T* values = x + in + pixel * job.channels;
           T* gradients = dx + in + pixel * job.channels;
 #pragma GCC ivdep
-          for (int64_t c = 0; c < channels; ++c) {
-            Acc value = static_cast<Acc>(values[c]);
-            bool here = value == best[c] || value != value;
-            gradients[c] = static_cast<T>(static_cast<Acc>(gradients[c]) + (here ? left[c] : Acc(0)));
-            left[c] = here ? Acc(0) : left[c];
-          }
+          for (int64_t c = 0; c < channels; ++c)
+            gradients[c] =
+                static_cast<T>(static_cast<Acc>(gradients[c]) + take(static_cast<Acc>(values[c]), best[c], left[c]));
         });
       });
     });
