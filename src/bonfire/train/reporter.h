@@ -7,14 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/data/dataset.h"
+
 namespace bonfire::train {
 
 struct RunBegins {
   std::filesystem::path folder;
-  std::string model, data, place, resumed_from;
+  std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
   int64_t epochs = 0, steps_per_epoch = 0, batch_size = 0;
-  int64_t first_step = 0;  // of this process; more than 0 when resumed
+  int64_t first_step = 0;                 // of this process; more than 0 when resumed
+  std::string config = {}, modules = {};  // as YAML; as a tree
+  std::vector<std::string> class_names = {};
 };
 
 // Over the steps since the last one.
@@ -25,14 +29,23 @@ struct StepReport {
   double data_wait = 0;  // share of the time
 };
 
+// One test image and what the model takes it for.
+struct Prediction {
+  int64_t index = 0, label = 0, predicted = 0;
+  double probability = 0;  // of what was predicted
+  data::Array image;       // u8 [H, W, C]
+};
+
 struct EvaluationReport {
   int64_t epoch = 0, step = 0;
   double loss = 0, top1 = 0, top5 = 0;
   bool best = false;
+  std::vector<int64_t> confusion = {};  // [classes, classes]: how often a label (row) was taken for a class (column)
+  std::vector<Prediction> predictions = {};  // some, the wrong ones first
 };
 
 struct RunEnds {
-  std::filesystem::path checkpoint, weights;
+  std::filesystem::path checkpoint = {}, weights = {};
   double best_top1 = 0, last_top1 = 0, seconds = 0;
   bool interrupted = false, stopped_early = false;
 };
@@ -49,6 +62,10 @@ class Reporter {
 
 // A bar that moves when stdout is a terminal, else a line now and then.
 std::unique_ptr<Reporter> terminal_reporter();
+
+// folder/report.html, written anew after each evaluation from metrics.jsonl and what it was told: one page with curves,
+// settings, the model, the confusion matrix and predictions, and nothing outside it. Add it behind metrics_log().
+std::unique_ptr<Reporter> report_page();
 
 // One JSON object a line into folder/metrics.jsonl. What was written behind `first_step` by a run that did not get to
 // save is cut off.

@@ -73,6 +73,7 @@ class TerminalReporter final : public Reporter {
     line(fmt::format("{} after {}: best top-1 {} on {} images it has not seen",
                      run.stopped_early ? "stopped early" : "done", duration(run.seconds), percent(run.best_top1),
                      grouped(run_.test_samples)));
+    line("report      " + (run_.folder / "report.html").string());
     line("weights     " + run.weights.string());
     line("checkpoint  " + run.checkpoint.string());
     line("log         " + (run_.folder / "metrics.jsonl").string());

@@ -1,5 +1,6 @@
 #include "bonfire/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
+#include "bonfire/ops/softmax.h"
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
@@ -121,6 +123,7 @@ struct Trainer::State {
   RunEnds train_all();
   void train_epoch(int64_t epoch);
   bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
+  void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
   RunBegins beginning(const std::string& resumed_from) const;
 
   Tensor logits_of(const Tensor& image) const {
@@ -325,16 +328,42 @@ void Trainer::State::train_epoch(int64_t epoch) {
   report();
 }
 
+// Counts what is taken for what, and keeps some images: all wrong ones until there are enough, and a few right ones.
+void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const {
+  constexpr size_t kWrong = 16, kRight = 8;
+  auto classes = static_cast<size_t>(opened.classes);
+  std::vector<float> shares = softmax(logits.to(DType::f32), -1).to_vector<float>();
+  std::vector<int64_t> labels = label.to_vector<int64_t>();
+  report.confusion.resize(classes * classes);
+  auto wrong = static_cast<size_t>(std::count_if(report.predictions.begin(), report.predictions.end(),
+                                                 [](const Prediction& p) { return p.label != p.predicted; }));
+  size_t right = report.predictions.size() - wrong;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    auto row = std::span(shares).subspan(i * classes, classes);
+    auto predicted = static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    ++report.confusion[static_cast<size_t>(labels[i]) * classes + predicted];
+    bool is_wrong = labels[i] != static_cast<int64_t>(predicted);
+    if (is_wrong ? wrong++ >= kWrong : right++ >= kRight) continue;
+    int64_t index = first + static_cast<int64_t>(i);
+    Prediction kept{index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input};
+    report.predictions.insert(
+        is_wrong ? report.predictions.begin() + static_cast<int64_t>(wrong) - 1 : report.predictions.end(),
+        std::move(kept));
+  }
+}
+
 bool Trainer::State::evaluate(int64_t epoch) {
   NoGrad no_grad;
   model->eval();
   double loss = 0, first = 0, fifth = 0, samples = 0;
+  EvaluationReport report{.epoch = epoch + 1, .step = step};
   int64_t five = std::min<int64_t>(5, opened.classes);
   for (const auto& [image, label] : test->epoch(epoch)) {
     Tensor logits = logits_of(image);
     Tensor mean_loss = cross_entropy(logits, label), top1 = top_k_correct(logits, label);
     Tensor top5 = top_k_correct(logits, label, five);
     auto count = static_cast<double>(label.size(0));
+    judge(logits, label, static_cast<int64_t>(samples), report);
     loss += mean_loss.item() * count;
     first += top1.item();
     fifth += top5.item();
@@ -348,12 +377,11 @@ bool Trainer::State::evaluate(int64_t epoch) {
     best_checkpoint = folder / "checkpoints" / fmt::format("step-{:08}", step);
   }
   evaluations_without_gain = best ? 0 : evaluations_without_gain + 1;
-  tell(&Reporter::evaluated, EvaluationReport{.epoch = epoch + 1,
-                                              .step = step,
-                                              .loss = loss / samples,
-                                              .top1 = last_top1,
-                                              .top5 = fifth / samples,
-                                              .best = best});
+  report.loss = loss / samples;
+  report.top1 = last_top1;
+  report.top5 = fifth / samples;
+  report.best = best;
+  tell(&Reporter::evaluated, report);
   return !config.early_stop || evaluations_without_gain < *config.early_stop;
 }
 
@@ -368,7 +396,10 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .epochs = config.epochs,
                 .steps_per_epoch = train->batches_per_epoch(),
                 .batch_size = config.batch_size,
-                .first_step = step};
+                .first_step = step,
+                .config = to_yaml(config),
+                .modules = nn::to_string(*model),
+                .class_names = opened.class_names};
   for (const Parameter& parameter : model->parameters()) run.parameters += parameter.shape().count();
   return run;
 }

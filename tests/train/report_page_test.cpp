@@ -1,0 +1,85 @@
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <span>
+
+#include "bonfire/train/chart.h"
+#include "bonfire/train/png.h"
+#include "bonfire/train/reporter.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::train {
+namespace {
+
+using bonfire::testing::ScratchFolder;
+
+TEST(Png, HoldsThePixelsRowByRow) {
+  std::string grey(6, '\0');
+  for (size_t i = 0; i < grey.size(); ++i) grey[i] = static_cast<char>(40 * i);
+  std::string png = encode_png(std::as_bytes(std::span<const char>(grey)), {2, 3, 1});
+  EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  EXPECT_EQ(png.substr(12, 4), "IHDR");
+  EXPECT_EQ(png.substr(16, 8), std::string("\0\0\0\3\0\0\0\2", 8));  // width, height
+  size_t data = png.find("IDAT") + 4;
+  std::string rows(8, '\1');
+  uLongf size = rows.size();
+  ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(png.data() + data),
+                       png.size() - data),
+            Z_OK);
+  EXPECT_EQ(rows, std::string(1, '\0') + grey.substr(0, 3) + std::string(1, '\0') + grey.substr(3));
+}
+
+TEST(Png, Base64IsPadded) {
+  EXPECT_EQ(encode_base64(""), "");
+  EXPECT_EQ(encode_base64("f"), "Zg==");
+  EXPECT_EQ(encode_base64("fo"), "Zm8=");
+  EXPECT_EQ(encode_base64("foo"), "Zm9v");
+  EXPECT_EQ(encode_base64("foob"), "Zm9vYg==");
+}
+
+TEST(Chart, TicksAreFewRoundAndCoverTheRange) {
+  EXPECT_EQ(ticks(0, 1), (std::vector<double>{0, 0.2, 0.4, 0.6000000000000001, 0.8, 1}));
+  for (auto [low, high] : {std::pair(0.013, 0.0131), {-5.0, 1e6}, {0.02, 0.02}, {0.0, 0.0}}) {
+    std::vector<double> places = ticks(low, high);
+    EXPECT_LE(places.front(), low + 1e-12);
+    EXPECT_GE(places.back(), high - 1e-12);
+    EXPECT_GE(places.size(), 2U);
+    EXPECT_LE(places.size(), 8U);
+  }
+}
+
+TEST(Chart, LeavesOutWhatIsNotANumberAndEscapesNames) {
+  std::string svg = draw_chart({{"<a>", {1, 2, 3}, {1, NAN, 3}}, {"b", {1}, {2}}}, {"loss & more", "step"});
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_NE(svg.find("&lt;a&gt;"), std::string::npos);
+  EXPECT_NE(svg.find("loss &amp; more"), std::string::npos);
+  EXPECT_EQ(draw_chart({{"nothing", {}, {}}}, {"loss", "step"}), "");
+}
+
+TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
+  ScratchFolder folder;
+  auto log = metrics_log(), page = report_page();
+  RunBegins run{.folder = folder.path(), .model = "a<b", .data = "glyphs", .place = "cpu:0"};
+  run.class_names = {"cat", "dog"};
+  run.config = "lr: 0.1";
+  EvaluationReport evaluation{.epoch = 1, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true};
+  evaluation.confusion = {3, 1, 0, 4};
+  evaluation.predictions.push_back({7, 0, 1, 0.6, {DType::u8, {1, 1, 1}, std::vector<std::byte>(1)}});
+  for (auto* reporter : {log.get(), page.get()}) {
+    reporter->begin(run);
+    reporter->step({.epoch = 1, .step = 10, .loss = 2, .top1 = 0.5, .lr = 0.1, .samples_per_second = 100});
+    reporter->step({.epoch = 1, .step = 20, .loss = 1, .top1 = 0.6, .lr = 0.1, .samples_per_second = 200});
+    reporter->evaluated(evaluation);
+    reporter->end({.seconds = 12});
+  }
+  std::string html = folder.get("report.html");
+  for (const char* part :
+       {"a&lt;b", "75.00 %", "<polyline", "data:image/png;base64,", "is cat", ">dog</th>", "lr: 0.1"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(html.find("http"), std::string::npos);
+  EXPECT_EQ(html.find("<script"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace bonfire::train
