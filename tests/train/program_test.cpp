@@ -115,6 +115,29 @@ TEST(Program, AnInterruptSavesAndSaysHowToGoOn) {
   EXPECT_NE(newest_weights(folder), "no checkpoint");
 }
 
+TEST(Program, EvaluatesAndInspectsWhatItTrained) {
+  ScratchFolder folder;
+  Program trained(training(folder, {"epochs=1"}), folder / "out");
+  ASSERT_EQ(trained.wait(), 0) << trained.output();
+  std::string top1 = trained.output().substr(trained.output().find("best top-1"));
+  top1 = top1.substr(11, top1.find('%') - 11);  // "63.20 "
+
+  Program eval({"eval", (folder / "runs/1").string(), "place=cpu"}, folder / "eval");
+  EXPECT_EQ(eval.wait(), 0);
+  EXPECT_NE(eval.output().find("top-1 " + top1), std::string::npos) << eval.output() << trained.output();
+  Program json({"eval", (folder / "runs/1").string(), "--json"}, folder / "json");
+  EXPECT_EQ(json.wait(), 0);
+  EXPECT_EQ(json.output().substr(0, 9), "{\"loss\": ");
+
+  Program inspect({"inspect", (folder / "runs/1").string()}, folder / "inspect");
+  EXPECT_EQ(inspect.wait(), 0);
+  for (const char* part : {"step-00000010: whole", "conv1.weight", "momentum_buffer", "tensors"})
+    EXPECT_NE(inspect.output().find(part), std::string::npos) << part << inspect.output();
+  Program none({"inspect", (folder / "absent").string()}, folder / "none");
+  EXPECT_EQ(none.wait(), 1);
+  EXPECT_NE(none.output().find("neither a safetensors file"), std::string::npos);
+}
+
 TEST(Program, BadInputIsAnErrorOnOneLine) {
   ScratchFolder folder;
   auto output_of = [&](const std::vector<std::string>& arguments, int status) {

@@ -122,7 +122,9 @@ struct Trainer::State {
   void save();
   RunEnds train_all();
   void train_epoch(int64_t epoch);
+  EvaluationReport measure(int64_t epoch) const;
   bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
+  void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
   RunBegins beginning(const std::string& resumed_from) const;
 
@@ -164,8 +166,7 @@ void Trainer::State::prepare() {
   }
   model->to(place);
   optimizer = make_optimizer(config, model->parameters());
-  mean = Tensor::from<float>(opened.mean, {opened.image[2]}, place);
-  deviation = Tensor::from<float>(opened.deviation, {opened.image[2]}, place);
+  set_pixels(opened.mean, opened.deviation);
 
   data::LoaderOptions loading{.batch_size = config.batch_size,
                               .shuffle = true,
@@ -179,6 +180,14 @@ void Trainer::State::prepare() {
   loading.limit = 0;
   test = std::make_unique<data::DataLoader>(opened.test, loading);
   micro = std::make_unique<Micro>(make_steps());
+}
+
+void Trainer::State::set_pixels(const std::vector<float>& means, const std::vector<float>& deviations) {
+  if (means.size() != static_cast<size_t>(opened.image[2]) || deviations.size() != means.size())
+    throw_error<DataError>("[train] the weights were trained on images of {} channels, {} has {}", means.size(),
+                           opened.title, opened.image[2]);
+  mean = Tensor::from<float>(means, {opened.image[2]}, place);
+  deviation = Tensor::from<float>(deviations, {opened.image[2]}, place);
 }
 
 Trainer::State::Micro Trainer::State::make_steps() {
@@ -269,7 +278,11 @@ void Trainer::State::save() {
   last_checkpoint =
       save_checkpoint(folder / "checkpoints", step, {model->state_dict(), optimizer_state(*optimizer), state.dump(1)},
                       config.keep_last, best_checkpoint);
-  if (best) model->save(folder / "best.safetensors");
+  if (best)
+    nn::save_state_dict(model->state_dict(), folder / "best.safetensors",
+                        {{"model", config.model},
+                         {"mean", nlohmann::json(opened.mean).dump()},
+                         {"deviation", nlohmann::json(opened.deviation).dump()}});
 }
 
 // --- the loop --------------------------------------------------------------------------------------------------------
@@ -352,7 +365,7 @@ void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t fi
   }
 }
 
-bool Trainer::State::evaluate(int64_t epoch) {
+EvaluationReport Trainer::State::measure(int64_t epoch) const {
   NoGrad no_grad;
   model->eval();
   double loss = 0, first = 0, fifth = 0, samples = 0;
@@ -370,16 +383,21 @@ bool Trainer::State::evaluate(int64_t epoch) {
     samples += count;
   }
   model->train();
-  last_top1 = first / samples;
+  report.loss = loss / samples;
+  report.top1 = first / samples;
+  report.top5 = fifth / samples;
+  return report;
+}
+
+bool Trainer::State::evaluate(int64_t epoch) {
+  EvaluationReport report = measure(epoch);
+  last_top1 = report.top1;
   bool best = last_top1 > best_top1;
   if (best) {
     best_top1 = last_top1;
     best_checkpoint = folder / "checkpoints" / fmt::format("step-{:08}", step);
   }
   evaluations_without_gain = best ? 0 : evaluations_without_gain + 1;
-  report.loss = loss / samples;
-  report.top1 = last_top1;
-  report.top5 = fifth / samples;
   report.best = best;
   tell(&Reporter::evaluated, report);
   return !config.early_stop || evaluations_without_gain < *config.early_stop;
@@ -443,6 +461,22 @@ RunEnds Trainer::run() {
   RunEnds end = s.train_all();
   s.tell(&Reporter::end, end);
   return end;
+}
+
+EvaluationReport Trainer::evaluate(const fs::path& weights) {
+  State& s = *state_;
+  s.config.init_from.clear();
+  s.prepare();
+  s.model->load(weights);
+  nn::SafetensorsMetadata said = nn::SafetensorsFile::open(weights).metadata();
+  try {
+    if (said.contains("mean"))
+      s.set_pixels(nlohmann::json::parse(said["mean"]).get<std::vector<float>>(),
+                   nlohmann::json::parse(said["deviation"]).get<std::vector<float>>());
+  } catch (const nlohmann::json::exception& error) {
+    throw_error<DataError>("[train] {}: mean and deviation of pixels: {}", weights.string(), error.what());
+  }
+  return s.measure(0);
 }
 
 }  // namespace bonfire::train

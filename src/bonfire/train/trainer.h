@@ -20,6 +20,10 @@ class Trainer {
   void add(std::unique_ptr<Reporter> reporter);
   RunEnds run();
 
+  // Of these weights (a safetensors file) on the test data, by exact counting. Images are brought to the mean and
+  // deviation that the weights were trained with, where the file says them.
+  EvaluationReport evaluate(const std::filesystem::path& weights);
+
   // Ends the run after the step at hand: it is saved, and can be resumed. Safe in a signal handler.
   static void request_stop();
 
