@@ -14,7 +14,7 @@ namespace {
 
 // `bytes` of floating numbers between -1 and 1, or zeros for other types.
 std::vector<std::byte> random_bytes(DType dtype, size_t bytes) {
-  constexpr size_t kPeriod = 65536;  // elements
+  constexpr size_t kPeriod = 8191;  // elements: long enough to look random, and soon made
   std::vector<std::byte> host(bytes);
   if (!is_floating(dtype)) return host;
   size_t period = std::min(bytes, kPeriod * size_of(dtype));

@@ -44,7 +44,8 @@ double operations_of(const GraphNode& node) {
     // Each element of y is a sum over one filter.
     const Shape& weight = name == "conv2d_weight_gradient" ? result.shape : node.inputs[1].spec().shape;
     const Shape& y = forward ? result.shape : node.inputs[0].spec().shape;
-    return 2.0 * static_cast<double>(y.count() * (weight.count() / std::max<int64_t>(1, weight[0])));
+    int64_t filter = weight.count() / std::max<int64_t>(1, weight[0]);
+    return 2.0 * static_cast<double>(y.count()) * static_cast<double>(filter);
   }
   return 0;
 }

@@ -303,7 +303,7 @@ std::vector<Layout> weight_layouts(const KernelRequest& request, Pass pass) {
 // What is worth timing: direct convolutions for channels-last images, which AMX wants; in f32 also for blocked ones;
 // and Winograd, beside which the direct ones lose where there are many channels.
 std::vector<Recipe> recipes_for(const Problem& problem) {
-  constexpr auto direct = dnnl::algorithm::convolution_direct, winograd = dnnl::algorithm::convolution_winograd;
+  constexpr auto kDirect = dnnl::algorithm::convolution_direct, kWinograd = dnnl::algorithm::convolution_winograd;
   constexpr int64_t kFewChannels = 4;         // beyond these, row-major images are unfolded first: slower than ours
   constexpr int64_t kManyChannels = 32;       // Winograd wins
   constexpr size_t kMostScratch = 128 << 20;  // bytes: a step should not need more memory for being faster
@@ -317,10 +317,10 @@ std::vector<Recipe> recipes_for(const Problem& problem) {
   };
   bool single = problem.dtype == DType::f32;
   bool many = std::min(problem.x[1], problem.y[1]) >= kManyChannels;
-  if (single && add({winograd, blocked, "nChw16c"}) && many) return recipes;
-  add({direct, channels_last(), "nhwc"});
-  if (single) add({direct, blocked, "nChw16c"});
-  if (single && problem.x[1] <= kFewChannels) add({direct, {}, "nchw"});
+  if (single && add({kWinograd, blocked, "nChw16c"}) && many) return recipes;
+  add({kDirect, channels_last(), "nhwc"});
+  if (single) add({kDirect, blocked, "nChw16c"});
+  if (single && problem.x[1] <= kFewChannels) add({kDirect, {}, "nchw"});
   return recipes;
 }
 
