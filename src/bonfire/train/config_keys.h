@@ -36,7 +36,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
 
   visit.section("Data");
   visit.key("data", c.data,
-            "`generated` (the set that is built in), or a folder with MNIST's four IDX files, plain or gzipped", any);
+            "`generated` (the set that is built in), or a folder with MNIST's four IDX files, plain or gzipped, or "
+            "CIFAR's binary files",
+            any);
   visit.key("train_file", c.train_file, "folder or file of the training part, where it is not inside data", any);
   visit.key("test_file", c.test_file, "folder or file of the test part, where it is not inside data", any);
   visit.key("limit", c.limit, "train on the first so many samples only", {.least = 1, .empty = "off"});

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bonfire/base/error.h"
+#include "bonfire/data/cifar.h"
 #include "bonfire/data/glyphs.h"
 #include "bonfire/data/idx.h"
 
@@ -54,8 +55,10 @@ OpenedData open_data(const Config& config) {
     data.classes = static_cast<int64_t>(data.class_names.size());
   } else {
     data.title = config.data;
-    data.train = data::load_mnist(config.data, Split::train);
-    data.test = data::load_mnist(config.data, Split::test);
+    auto load = data::is_cifar(config.data) ? data::load_cifar : data::load_mnist;
+    data.train = load(config.data, Split::train);
+    data.test = load(config.data, Split::test);
+    data.class_names = data.train->class_names();
     data.classes = std::max(count_classes(*data.train), count_classes(*data.test));
   }
   if (data.train->size() == 0 || data.test->size() == 0)

@@ -1,0 +1,83 @@
+#include "bonfire/data/cifar.h"
+
+#include <fstream>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
+
+namespace bonfire::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPixels = 32 * 32, kChannels = 3;
+
+// What tells the two apart.
+struct Form {
+  size_t labels;  // bytes in front of the pixels; the last is the one to use
+  int classes;
+  const char* names;  // a file with a class a line
+  std::vector<std::string> train, test;
+};
+
+const Form& form_of(const fs::path& folder) {
+  static const Form kTen{
+      1,
+      10,
+      "batches.meta.txt",
+      {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+      {"test_batch.bin"}};
+  static const Form kHundred{2, 100, "fine_label_names.txt", {"train.bin"}, {"test.bin"}};
+  std::error_code ignored;
+  return fs::exists(folder / kHundred.train[0], ignored) ? kHundred : kTen;
+}
+
+void append(const fs::path& path, const Form& form, std::vector<uint8_t>& images, std::vector<uint8_t>& labels) {
+  std::vector<std::byte> file = base::read_file(path);
+  size_t record = form.labels + kPixels * kChannels;
+  if (file.empty() || file.size() % record != 0)
+    throw_error<DataError>("[cifar] {}: {} bytes, expected a whole number of records of {}; it is truncated or damaged",
+                           path.string(), file.size(), record);
+  for (size_t at = 0; at < file.size(); at += record) {
+    auto label = static_cast<uint8_t>(file[at + form.labels - 1]);
+    if (label >= form.classes)
+      throw_error<DataError>("[cifar] {}: record {} has the label {}, expected less than {}", path.string(),
+                             at / record, label, form.classes);
+    labels.push_back(label);
+    const std::byte* planes = file.data() + at + form.labels;  // [3, 32, 32]
+    for (size_t pixel = 0; pixel < kPixels; ++pixel)
+      for (size_t channel = 0; channel < kChannels; ++channel)
+        images.push_back(static_cast<uint8_t>(planes[channel * kPixels + pixel]));
+  }
+}
+
+std::vector<std::string> read_names(const fs::path& path) {
+  std::vector<std::string> names;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty()) names.push_back(line);
+  }
+  return names;
+}
+
+}  // namespace
+
+bool is_cifar(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / form_of(folder).train[0], ignored);
+}
+
+std::shared_ptr<StoredImages> load_cifar(const fs::path& folder, Split split) {
+  const Form& form = form_of(folder);
+  std::vector<uint8_t> images, labels;
+  for (const std::string& name : split == Split::train ? form.train : form.test)
+    append(folder / name, form, images, labels);
+  std::vector<std::string> names = read_names(folder / form.names);
+  if (names.size() != static_cast<size_t>(form.classes)) names.clear();
+  return std::make_shared<StoredImages>(Shape{32, 32, kChannels}, std::move(images), std::move(labels),
+                                        std::move(names));
+}
+
+}  // namespace bonfire::data

@@ -1,0 +1,21 @@
+#pragma once
+// CIFAR-10 and CIFAR-100 in their binary form: records of one label (CIFAR-100: a coarse and a fine one), then 32×32
+// pixels of red, green and blue.
+//
+//   std::shared_ptr<data::StoredImages> train = data::load_cifar("data/cifar-10-batches-bin", data::Split::train);
+
+#include <filesystem>
+
+#include "bonfire/data/idx.h"
+#include "bonfire/data/stored_images.h"
+
+namespace bonfire::data {
+
+bool is_cifar(const std::filesystem::path& folder);  // whether the files of either are there
+
+// CIFAR-10: data_batch_1.bin … data_batch_5.bin and test_batch.bin; CIFAR-100 (the fine labels): train.bin and
+// test.bin. Class names come from batches.meta.txt or fine_label_names.txt where there is one. DataError with the
+// file's name when one is missing, is no whole number of records, or has a label that its classes do not.
+std::shared_ptr<StoredImages> load_cifar(const std::filesystem::path& folder, Split split);
+
+}  // namespace bonfire::data
