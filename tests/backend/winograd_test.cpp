@@ -109,7 +109,7 @@ double error_of(const Floats& found, const Doubles& expected) {
   return std::sqrt(difference / norm);
 }
 
-double bound_of(const Convolution& c, int tile) { return tile == 2 && c.kernel_height == 3 ? 3e-6 : 3e-5; }
+double bound_of(const Convolution& c, int tile) { return tile == 2 && c.kernel_height == 3 ? 1e-6 : 4e-6; }
 
 std::vector<int> tiles_of(const Convolution& c) {
   std::vector<int> tiles;

@@ -80,7 +80,7 @@ struct WinogradKernel {
 
   // One position of a group of tiles: out[tile * panel + j] (+)= sum over k of left(tile, k) * right[k * panel + j],
   // for j < cols rounded up to whole vectors. left(tile, k) is left[k / lanes * left_stride + tile * lanes + k %
-  // lanes]. Adding gives the same bits as one longer sum.
+  // lanes]. Cutting K at multiples of 64 and adding gives the same bits.
   void (*multiply)(int tiles, int cols, int64_t k, const float* left, int64_t left_stride, const float* right,
                    float* out, bool add);
   // One position of all tiles: out[r * panel + j] (+)= sum over tiles of left(tile, r) * right(tile, j), for r < rows.

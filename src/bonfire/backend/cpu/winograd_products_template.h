@@ -14,6 +14,7 @@ struct WinogradProducts {
   static constexpr int kRows = Isa::mr;
   static constexpr int kVectors = Isa::vectors;
   static constexpr int kPanel = kVectors * kLanes;
+  static constexpr int64_t kStretch = 64;  // of K
 
   // Adds `steps` of K, whose left numbers are row_step and k_step apart.
   template <int Rows, int Vectors, int RowStep, int KStep>
@@ -78,27 +79,28 @@ struct WinogradProducts {
     float* out;
     bool add;
 
+    // Long sums are cut: adding up the sums of stretches of K has a smaller rounding error.
     template <int Rows, int Vectors>
     void run() const {
+      for (int64_t done = 0; done < k; done += kStretch)
+        run_stretch<Rows, Vectors>(k - done < kStretch ? k - done : kStretch, left + done / kLanes * left_stride,
+                                   right + done * kPanel, add || done > 0);
+    }
+
+    template <int Rows, int Vectors>
+    [[gnu::always_inline]] void run_stretch(int64_t steps, const float* numbers, const float* columns,
+                                            bool to_old) const {
       Vector sum[Rows][Vectors] = {};
-      if (add) {
-#pragma GCC unroll 32
-        for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 8
-          for (int v = 0; v < Vectors; ++v) sum[r][v] = G::template load<Vector>(out + r * kPanel + v * kLanes);
-      }
-      const float* numbers = left;
-      const float* columns = right;
       int64_t done = 0;
-      for (; done + kLanes <= k; done += kLanes, numbers += left_stride, columns += kLanes * kPanel) {
+      for (; done + kLanes <= steps; done += kLanes, numbers += left_stride, columns += kLanes * kPanel) {
         prefetch<Rows * kLanes>(numbers + 2 * left_stride);
         if constexpr (Isa::a_by_lane)
           add_lanes<Rows, Vectors>(numbers, columns, sum);
         else
           add_steps<Rows, Vectors, kLanes, 1>(kLanes, numbers, columns, sum);
       }
-      add_steps<Rows, Vectors, kLanes, 1>(k - done, numbers, columns, sum);
-      store<Rows, Vectors>(sum, out, false);
+      add_steps<Rows, Vectors, kLanes, 1>(steps - done, numbers, columns, sum);
+      store<Rows, Vectors>(sum, out, to_old);
     }
   };
 
