@@ -303,10 +303,14 @@ class Multiplication {
     return {a + i * slice.kc, kernel_.mr, false, b, b_stride};
   }
 
+  // Whether every panel of A meets all of B in turn.
+  bool sweeps(const Area& area, const Slice& slice) const {
+    return area.cols * slice.kc * static_cast<int64_t>(sizeof(Packed)) <= kernel_.swept_b;
+  }
+
   void compute_slice(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, const Packed* b,
                      const Slice& slice) {
-    const bool sweep = area.cols * slice.kc * static_cast<int64_t>(sizeof(Packed)) <= kernel_.swept_b;
-    const int64_t chunk = sweep ? kernel_.mr : round_up(kernel_.chunk_a, kernel_.mr);
+    const int64_t chunk = sweeps(area, slice) ? kernel_.mr : round_up(kernel_.chunk_a, kernel_.mr);
     for (int64_t begin = 0; begin < area.rows; begin += chunk) {
       const int64_t end = std::min(begin + chunk, area.rows), tiles = ceil_div(end - begin, kernel_.mr);
       const int64_t share = ceil_div(kernel_.nr * slice.kc, tiles);  // of the next panel of B, per tile
@@ -321,15 +325,18 @@ class Multiplication {
   }
 
   void compute_in_place(const Slot<Acc, Packed>& slot, const Area& area, const Packed* a, const Slice& slice) {
-    for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
-      const int64_t cols = std::min<int64_t>(kernel_.nr, area.cols - j);
-      const bool whole = cols % kernel_.lanes == 0;
-      const Acc* b = whole ? p_.b->in_place(area.j + j, slice.k) : slot.b;
-      if (!whole) p_.b->pack({area.j + j, cols, slice.k, slice.kc}, kernel_.nr, slot.b, {});
-      for (int64_t i = 0; i < area.rows; i += kernel_.mr)
-        compute_tile(slot, area, i, j, operands(area, a, i, b, whole ? p_.b->step_in_place() : kernel_.nr, slice),
-                     slice);
-    }
+    const int64_t last = (area.cols - 1) / kernel_.nr * kernel_.nr;  // first column of the last panel
+    const bool whole = (area.cols - last) % kernel_.lanes == 0;
+    if (!whole) p_.b->pack({area.j + last, area.cols - last, slice.k, slice.kc}, kernel_.nr, slot.b, {});
+    const int64_t chunk = sweeps(area, slice) ? kernel_.mr : area.rows;
+    for (int64_t begin = 0; begin < area.rows; begin += chunk)
+      for (int64_t j = 0; j < area.cols; j += kernel_.nr) {
+        const bool packed = j == last && !whole;
+        const Acc* b = packed ? slot.b : p_.b->in_place(area.j + j, slice.k);
+        const int64_t b_stride = packed ? kernel_.nr : p_.b->step_in_place();
+        for (int64_t i = begin; i < std::min(begin + chunk, area.rows); i += kernel_.mr)
+          compute_tile(slot, area, i, j, operands(area, a, i, b, b_stride, slice), slice);
+      }
   }
 
   static void prefetch(const Packed* data, int64_t count) {

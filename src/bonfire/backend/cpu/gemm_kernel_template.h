@@ -66,11 +66,13 @@ struct GemmTemplate {
   static void multiply_tile(int64_t kc, const Scalar* a, int64_t a_stride, const Scalar* b, int64_t b_stride, Scalar* c,
                             int64_t c_stride, bool add) {
     Scalar* to = c;
+    if (kc > 8) {
 #pragma GCC unroll 32
-    for (int r = 0; r < Rows; ++r) {  // the result is needed when the sums are ready
-      __builtin_prefetch(to, 1);
-      __builtin_prefetch(to + Vectors * kLanes - 1, 1);
-      to = next_row(to, c_stride);
+      for (int r = 0; r < Rows; ++r) {  // the result is needed when the sums are ready
+        __builtin_prefetch(to, 1);
+        __builtin_prefetch(to + Vectors * kLanes - 1, 1);
+        to = next_row(to, c_stride);
+      }
     }
     Vector sum[Rows][Vectors] = {};
     Left<Rows> left(a, a_stride);
@@ -167,6 +169,7 @@ struct GemmTemplate {
     k.block_a = Isa::block_a;
     k.block_b = Isa::block_b;
     k.chunk_a = Isa::chunk_a;
+    k.swept_b = 32 << 10;
     k.ask_ahead = Isa::ask_ahead;
     k.alone = 3e5 * kLanes;
     k.multiply = &multiply<PackedLanes>;
