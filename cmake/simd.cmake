@@ -36,8 +36,7 @@ function(bonfire_add_every_set_sources sources_variable)
       set(file ${PROJECT_BINARY_DIR}/every_set/backend/cpu/${name}_${set_name}.cpp)
       file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/backend/cpu/${name}.cpp\"\n")
       set_source_files_properties(${file} PROPERTIES COMPILE_DEFINITIONS
-                                                     "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER"
-                                                     COMPILE_OPTIONS -ffp-contract=off) # bits as of the baseline
+                                                     "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER")
       list(APPEND further ${file})
     endforeach()
   endforeach()

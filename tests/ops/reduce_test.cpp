@@ -9,6 +9,7 @@
 
 #include "bonfire/autodiff/backward.h"
 #include "bonfire/base/random.h"
+#include "bonfire/graph/op.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 
@@ -73,6 +74,14 @@ TEST(ReduceGradient, OfMaxIsSharedByTies) {
   std::vector<float> gradient = grad(sum(max(x, {1})), {{x}})[0].to_vector<float>();
   const float third = 1.0F / 3.0F;
   EXPECT_EQ(gradient, (std::vector<float>{0, 0.5F, 0.5F, third, third, third}));
+}
+
+TEST(SumAsF32, IsNotRoundedToTheTypeOfItsInput) {
+  Tensor x = cast(Tensor::from<float>(random_numbers(64 * 300), {64, 300}), DType::bf16);
+  Attributes rows{{"axes", Shape{0}}, {"keepdim", 0}};
+  Tensor found = trace_op(find_op("sum_as_f32"), {x}, rows);
+  EXPECT_EQ(found.spec(), (TensorSpec{{300}, DType::f32, {}}));
+  EXPECT_EQ(found.to_vector<float>(), sum(cast(x, DType::f32), {0}).to_vector<float>());
 }
 
 TEST(SumTo, UndoesBroadcastingAndCasts) {

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/indexing.h"
 #include "bonfire/ops/shape_ops.h"
@@ -49,6 +50,14 @@ TensorSpec infer_reduced(const InferContext& context) {
 OutputSpecs infer_sum(const InferContext& context) {
   TensorSpec spec = infer_reduced(context);
   if (!is_floating(spec.dtype)) spec.dtype = DType::i64;
+  return {spec};
+}
+
+// The sum of bf16 as f32, without a cast of the whole tensor before; made by a pass.
+OutputSpecs infer_sum_as_f32(const InferContext& context) {
+  require_dtype(context, 0, "x", DType::bf16);
+  TensorSpec spec = infer_reduced(context);
+  spec.dtype = DType::f32;
   return {spec};
 }
 
@@ -123,6 +132,8 @@ const Op& make_op(const char* name, InferRule infer, GradientRule gradient) {
 }
 
 const Op& sum_op = make_op("sum", infer_sum, sum_gradient);
+const Op& sum_as_f32_op =
+    register_op({.name = "sum_as_f32", .infer = infer_sum_as_f32, .traits = Trait::reduction, .amp = AmpRule::low});
 const Op& mean_op = make_op("mean", infer_mean, mean_gradient);
 const Op& max_op = make_op("max", infer_extremum, extremum_gradient);
 const Op& min_op = make_op("min", infer_extremum, extremum_gradient);

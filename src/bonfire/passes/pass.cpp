@@ -9,6 +9,7 @@
 #include "bonfire/passes/fuse_add_act.h"
 #include "bonfire/passes/fuse_bias_act.h"
 #include "bonfire/passes/fuse_bn_act.h"
+#include "bonfire/passes/fuse_cast_sum.h"
 #include "bonfire/passes/fuse_elementwise.h"
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
@@ -31,6 +32,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(common_subexpressions());
     list.push_back(dead_code());
     list.push_back(fuse_linear_cross_entropy());
+    list.push_back(fuse_cast_sum());
     list.push_back(dead_code());
     list.push_back(fuse_bias_act());
     list.push_back(fuse_bn_act());

@@ -1,4 +1,4 @@
-// CPU kernels of sum, mean, max and min.
+// CPU kernels of sum, sum_as_f32, mean, max and min.
 //
 // Neighbouring axes that are both reduced or both kept are merged, which leaves two shapes of work. When the innermost
 // axis is reduced, runs of memory are folded to one number each. When it is kept, rows of memory are folded into each
@@ -40,6 +40,13 @@ struct Sum {
   static Lane fold(Lane a, Lane x) { return a + x; }
   static Total fold_total(Total a, Total x) { return a + x; }
   static Result finish(Total total, int64_t) { return static_cast<Result>(static_cast<LaneOf<Result>>(total)); }
+};
+
+// Of bf16, with the sum as f32.
+template <class T>
+struct WideSum : Sum<T> {
+  using Result = std::conditional_t<std::is_integral_v<T>, int64_t, LaneOf<T>>;
+  static Result finish(typename Sum<T>::Total total, int64_t) { return static_cast<Result>(total); }
 };
 
 template <class T>
@@ -351,7 +358,7 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
 
 }  // namespace
 
-BONFIRE_CPU_KERNELS(reduce, {"sum", candidates<Sum>}, {"mean", candidates<Mean>}, {"max", candidates<Max>},
-                    {"min", candidates<Min>})
+BONFIRE_CPU_KERNELS(reduce, {"sum", candidates<Sum>}, {"sum_as_f32", candidates<WideSum>}, {"mean", candidates<Mean>},
+                    {"max", candidates<Max>}, {"min", candidates<Min>})
 
 }  // namespace bonfire::cpu
