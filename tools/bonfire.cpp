@@ -30,6 +30,7 @@ int train_command(const std::vector<std::string>& arguments) {
   train::Trainer trainer(std::move(config));
   trainer.add(train::terminal_reporter());
   trainer.add(train::metrics_log());
+  trainer.add(train::tensorboard_log());
   trainer.add(train::report_page());
   return trainer.run().interrupted ? 130 : 0;
 }

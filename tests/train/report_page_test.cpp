@@ -2,6 +2,8 @@
 #include <zlib.h>
 
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <span>
 
 #include "bonfire/train/chart.h"
@@ -79,6 +81,33 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(html.find("http"), std::string::npos);
   EXPECT_EQ(html.find("<script"), std::string::npos);
+}
+
+// Reads the file as TensorBoard would: lengths, and the messages they frame.
+TEST(TensorBoardLog, IsARowOfRecordsWithTagsStepsAndValues) {
+  ScratchFolder folder;
+  auto log = tensorboard_log();
+  log->begin({.folder = folder.path(), .model = "m", .data = "d", .place = "cpu:0"});
+  log->step({.epoch = 1, .step = 300, .loss = 0.25, .top1 = 0.5, .lr = 0.1, .samples_per_second = 100});
+  log->end({});
+  std::string file;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    file = folder.get(entry.path().filename().string());
+  std::vector<std::string> events;
+  for (size_t at = 0; at < file.size();) {
+    uint64_t length = 0;
+    std::memcpy(&length, file.data() + at, sizeof length);
+    events.push_back(file.substr(at + 12, length));
+    at += 16 + length;
+    ASSERT_LE(at, file.size());
+  }
+  ASSERT_EQ(events.size(), 6U);
+  EXPECT_NE(events[0].find("brain.Event:2"), std::string::npos);
+  // The first record has 26 bytes; the checksum of that number is what TensorBoard's own writer has.
+  EXPECT_EQ(file.substr(0, 12), std::string("\x1a\0\0\0\0\0\0\0\x12\x9b\xd8\x2d", 12));
+  std::string expected =
+      std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0a", 9) + "train/loss" + std::string("\x15\0\0\x80\x3e", 5);
+  EXPECT_EQ(events[1].substr(9), expected);  // behind the time: step 300, tag, 0.25
 }
 
 }  // namespace

@@ -63,6 +63,9 @@ class Reporter {
 // A bar that moves when stdout is a terminal, else a line now and then.
 std::unique_ptr<Reporter> terminal_reporter();
 
+// folder/events.out.tfevents.…: the same numbers for TensorBoard.
+std::unique_ptr<Reporter> tensorboard_log();
+
 // folder/report.html, written anew after each evaluation from metrics.jsonl and what it was told: one page with curves,
 // settings, the model, the confusion matrix and predictions, and nothing outside it. Add it behind metrics_log().
 std::unique_ptr<Reporter> report_page();

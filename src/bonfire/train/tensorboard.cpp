@@ -1,0 +1,123 @@
+// TensorBoard's event file: records of a length, its checksum, a protobuf message `Event` and its checksum. The few
+// fields that scalars need are written by hand: wall_time = 1, step = 2, file_version = 3, summary = 5; in a summary
+// value = 1, with tag = 1 and simple_value = 2.
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "bonfire/base/error.h"
+#include "bonfire/train/reporter.h"
+
+namespace bonfire::train {
+
+namespace {
+
+// CRC-32C (Castagnoli), then rotated and offset as the record format wants it.
+uint32_t masked_checksum(std::string_view bytes) {
+  static const std::array<uint32_t, 256> kTable = [] {
+    std::array<uint32_t, 256> table{};
+    for (uint32_t i = 0; i < table.size(); ++i) {
+      table[i] = i;
+      for (int bit = 0; bit < 8; ++bit) table[i] = table[i] >> 1 ^ ((table[i] & 1U) != 0 ? 0x82F63B78U : 0U);
+    }
+    return table;
+  }();
+  uint32_t sum = ~0U;
+  for (char byte : bytes) sum = kTable[(sum ^ static_cast<unsigned char>(byte)) & 0xFFU] ^ sum >> 8;
+  sum = ~sum;
+  return (sum >> 15 | sum << 17) + 0xA282EAD8U;
+}
+
+template <class Number>
+void put_little_endian(std::string& out, Number number) {
+  char bytes[sizeof number];
+  std::memcpy(bytes, &number, sizeof number);  // both architectures are little-endian
+  out.append(bytes, sizeof number);
+}
+
+void put_varint(std::string& out, uint64_t number) {
+  for (; number >= 128; number >>= 7) out += static_cast<char>((number & 127U) | 128U);
+  out += static_cast<char>(number);
+}
+
+enum WireType : uint8_t { varint = 0, eight_bytes = 1, length_and_bytes = 2, four_bytes = 5 };
+void put_field(std::string& out, uint32_t field, WireType type) { put_varint(out, field << 3 | type); }
+void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
+  put_field(out, field, length_and_bytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+class TensorBoardLog final : public Reporter {
+ public:
+  void begin(const RunBegins& run) override {
+    auto seconds = static_cast<int64_t>(now());
+    path_ = run.folder / fmt::format("events.out.tfevents.{}.bonfire", seconds);
+    out_.open(path_, std::ios::binary);
+    std::string event = new_event(0);
+    put_bytes(event, 3, "brain.Event:2");
+    write(event);
+  }
+  void step(const StepReport& report) override {
+    scalar("train/loss", report.step, report.loss);
+    scalar("train/top1", report.step, report.top1);
+    scalar("train/lr", report.step, report.lr);
+    scalar("train/samples_per_second", report.step, report.samples_per_second);
+    scalar("train/data_wait", report.step, report.data_wait);
+    out_.flush();
+  }
+  void evaluated(const EvaluationReport& report) override {
+    scalar("test/loss", report.step, report.loss);
+    scalar("test/top1", report.step, report.top1);
+    scalar("test/top5", report.step, report.top5);
+    out_.flush();
+  }
+  void note(const std::string&) override {}
+  void end(const RunEnds&) override { out_.flush(); }
+
+ private:
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+
+  static std::string new_event(int64_t step) {
+    std::string event;
+    put_field(event, 1, eight_bytes);
+    put_little_endian(event, now());
+    put_field(event, 2, varint);
+    put_varint(event, static_cast<uint64_t>(step));
+    return event;
+  }
+
+  void scalar(std::string_view tag, int64_t step, double value) {
+    std::string item, summary, event = new_event(step);
+    put_bytes(item, 1, tag);
+    put_field(item, 2, four_bytes);
+    put_little_endian(item, static_cast<float>(value));
+    put_bytes(summary, 1, item);
+    put_bytes(event, 5, summary);
+    write(event);
+  }
+
+  void write(const std::string& event) {
+    std::string record, length;
+    put_little_endian(length, static_cast<uint64_t>(event.size()));
+    record = length;
+    put_little_endian(record, masked_checksum(length));
+    record += event;
+    put_little_endian(record, masked_checksum(event));
+    out_ << record;
+    if (!out_) throw_error<DataError>("[train] cannot write '{}': is the disk full?", path_.string());
+  }
+
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace
+
+std::unique_ptr<Reporter> tensorboard_log() { return std::make_unique<TensorBoardLog>(); }
+
+}  // namespace bonfire::train
