@@ -1,4 +1,4 @@
-# oneDNN, src/bonfire/backend/cpu/onednn_*.cpp: further CPU kernels on x86-64 where it is found (Debian's libdnnl-dev,
+# oneDNN, src/bonfire/backend/onednn: further CPU kernels on x86-64 where it is found (Debian's libdnnl-dev,
 # which wants ocl-icd-opencl-dev and opencl-headers too). On other processors its kernels are slower than ours.
 set(BONFIRE_HAVE_ONEDNN OFF)
 if(BONFIRE_ONEDNN STREQUAL "OFF")

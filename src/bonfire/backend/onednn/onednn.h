@@ -1,5 +1,5 @@
 #pragma once
-// oneDNN as a source of further candidates (x86-64 only, where the build has found it). Private to onednn_*.cpp.
+// oneDNN as a source of further candidates (x86-64 only, where the build has found it). Private to this folder.
 //
 // Work is cut by us: each part (some images of a batch, some rows of a product) is a primitive for one thread that runs
 // on a thread of the device's own pool. So oneDNN's OpenMP never starts a thread, nothing spins beside our workers, and
@@ -12,7 +12,7 @@
 #include "bonfire/base/thread_pool.h"
 #include "bonfire/kernel/kernel.h"
 
-namespace bonfire::cpu::onednn {
+namespace bonfire::onednn {
 
 // While it lives, oneDNN called from this thread uses this thread alone.
 class OneThread {
@@ -67,4 +67,4 @@ class WeightReorder {
   std::vector<Part> parts_;
 };
 
-}  // namespace bonfire::cpu::onednn
+}  // namespace bonfire::onednn

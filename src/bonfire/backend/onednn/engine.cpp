@@ -1,10 +1,10 @@
 #include <omp.h>
 
-#include "bonfire/backend/cpu/onednn.h"
+#include "bonfire/backend/onednn/onednn.h"
 #include "bonfire/base/error.h"
 #include "bonfire/ops/elementwise_functions.h"
 
-namespace bonfire::cpu::onednn {
+namespace bonfire::onednn {
 
 OneThread::OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
 OneThread::~OneThread() { omp_set_num_threads(before_); }
@@ -116,4 +116,4 @@ void WeightReorder::run(void* source, void* target, ThreadPool& threads) {
   });
 }
 
-}  // namespace bonfire::cpu::onednn
+}  // namespace bonfire::onednn

@@ -3,10 +3,10 @@
 
 #include <optional>
 
-#include "bonfire/backend/cpu/onednn.h"
 #include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/onednn/onednn.h"
 
-namespace bonfire::cpu::onednn {
+namespace bonfire::onednn {
 
 namespace {
 
@@ -155,8 +155,8 @@ std::vector<Candidate> matmul_candidates(const KernelRequest& request) {
   if (usable()) product = describe(request.node);
   if (!product) return candidates;
   OneThread alone;
-  Axis axis = axis_to_cut(*product, cpu_threads());
-  std::vector<Range> ranges = cut(extent(*product, axis), cpu_threads());
+  Axis axis = axis_to_cut(*product, cpu::cpu_threads());
+  std::vector<Range> ranges = cut(extent(*product, axis), cpu::cpu_threads());
   std::string implementation;
   size_t scratchpad = 0;
   try {
@@ -185,4 +185,4 @@ const bool registered[] = {
 
 }  // namespace
 
-}  // namespace bonfire::cpu::onednn
+}  // namespace bonfire::onednn

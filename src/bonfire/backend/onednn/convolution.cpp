@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "bonfire/backend/cpu/onednn.h"
 #include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/onednn/onednn.h"
 #include "bonfire/base/error.h"
 
-namespace bonfire::cpu::onednn {
+namespace bonfire::onednn {
 
 namespace {
 
@@ -159,7 +159,7 @@ struct Recipe {
 
 std::optional<Recipe> make_recipe(const Problem& problem, const Form& form) {
   OneThread alone;
-  Recipe recipe{problem, form, {}, {}, {}, cut(problem.x[0], cpu_threads())};
+  Recipe recipe{problem, form, {}, {}, {}, cut(problem.x[0], cpu::cpu_threads())};
   Desc weights = problem.any_weights(weight_type(problem));
   for (int64_t count : {recipe.parts.front().count, recipe.parts.back().count}) {
     bool found = with_primitive(problem, form, count, weights, [&](const auto& desc, const Desc& chosen) {
@@ -194,7 +194,7 @@ class ConvolutionKernel final : public Kernel {
       parts_.push_back(std::move(part));
     }
     Desc own = p.weights(recipe_.weight_layout, p.dtype);
-    int64_t threads = cpu_threads();
+    int64_t threads = cpu::cpu_threads();
     if (p.pass == Pass::weight_gradient) {
       reorder_.emplace(recipe_.weights, own, threads);
     } else if (recipe_.weight_copies() > 0) {
@@ -350,4 +350,4 @@ const bool registered[] = {
 
 }  // namespace
 
-}  // namespace bonfire::cpu::onednn
+}  // namespace bonfire::onednn
