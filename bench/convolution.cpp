@@ -31,7 +31,8 @@ struct Layer {
   Shape weight() const { return {out, in / groups, kernel, kernel}; }
   Shape y() const { return {batch, out, out_size(), out_size()}; }
   double operations() const {
-    return 2.0 * static_cast<double>(y().count()) * static_cast<double>(in / groups * kernel * kernel);
+    int64_t per_element = in / groups * kernel * kernel;
+    return 2.0 * static_cast<double>(y().count()) * static_cast<double>(per_element);
   }
 };
 

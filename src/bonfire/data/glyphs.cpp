@@ -102,7 +102,7 @@ void draw_line(Canvas& canvas, Point a, Point b, float radius) {
     for (int x = first(std::min(a.x, b.x)); x <= last(std::max(a.x, b.x)); ++x) {
       Point pixel{static_cast<float>(x) + 0.5F, static_cast<float>(y) + 0.5F};
       float ink = std::clamp(radius + 0.5F - std::sqrt(squared_distance(pixel, a, b)), 0.0F, 1.0F);
-      float& here = canvas[static_cast<size_t>(y * kSide + x)];
+      float& here = canvas[static_cast<size_t>(y) * kSide + static_cast<size_t>(x)];
       here = std::max(here, ink);
     }
   }

@@ -179,7 +179,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptio
     throw_error<ConfigError>(
         "[loader] {} samples do not fill one batch of {}; use a smaller batch_size or keep the last batch",
         state_->samples(), options.batch_size);
-  state_->slots.resize(static_cast<size_t>(2 * options.num_workers));
+  state_->slots.resize(2 * static_cast<size_t>(options.num_workers));
   for (int i = 0; i < options.num_workers; ++i) state_->workers.emplace_back([state = state_.get()] { state->work(); });
 }
 

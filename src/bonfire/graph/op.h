@@ -54,6 +54,7 @@ using GradientRule = Tensors (*)(const GradientContext&);
 
 // What passes may ask of an op. They never ask for its name.
 struct Trait {
+  // NOLINTBEGIN(readability-identifier-naming): read as words, Trait::view
   static constexpr uint32_t elementwise = 1;  // each output element depends on the inputs' element there (broadcast)
   static constexpr uint32_t reduction = 2;
   static constexpr uint32_t view = 4;  // the same elements under another shape, in row-major order
@@ -62,6 +63,7 @@ struct Trait {
   static constexpr uint32_t stateful = 32;  // has an effect: never merged, never removed
   static constexpr uint32_t constant = 64;  // no inputs, always the same value
   static constexpr uint32_t cheap = 128;    // worth computing again in the backward pass instead of keeping
+  // NOLINTEND(readability-identifier-naming)
 };
 
 // How mixed precision treats an op (gradient ops are ops like any other).

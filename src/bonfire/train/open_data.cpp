@@ -27,7 +27,8 @@ void measure_pixels(OpenedData& data) {
       sum[k % channels] += value;
       squares[k % channels] += value * value;
     }
-    count += static_cast<double>(sample.input.bytes.size() / channels);
+    size_t pixels = sample.input.bytes.size() / channels;
+    count += static_cast<double>(pixels);
   }
   for (size_t c = 0; c < channels; ++c) {
     double mean = sum[c] / count, variance = squares[c] / count - mean * mean;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 
 #include "bonfire/train/reporter.h"
@@ -22,7 +23,7 @@ std::string grouped(int64_t number) {
 }
 
 std::string duration(double seconds) {
-  auto whole = static_cast<int64_t>(seconds + 0.5);
+  auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }

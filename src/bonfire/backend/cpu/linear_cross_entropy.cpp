@@ -83,7 +83,10 @@ class LinearCrossEntropy {
   static size_t rounded(int64_t count) { return (static_cast<size_t>(count) * sizeof(Acc) + 63) / 64 * 64; }
 
   // The gradient of a row lies at the head of its logits' memory; so its rows are this many of its elements apart.
-  int64_t gradient_stride() const { return classes_ * static_cast<int64_t>(sizeof(Acc) / sizeof(T)); }
+  int64_t gradient_stride() const {
+    constexpr int64_t kAccBytes = sizeof(Acc), kBytes = sizeof(T);
+    return classes_ * (kAccBytes / kBytes);
+  }
 
   Gemm logits_of(int64_t rows) const {
     return {.m = rows,

@@ -16,8 +16,7 @@ using base::sigmoid;
 struct LstmSizes {
   int64_t times, batch, hidden;
 
-  explicit LstmSizes(const Shape &gates)
-      : times(gates[0]), batch(gates[1]), hidden(gates[2] / 4) {} // [T, N, 4H]
+  explicit LstmSizes(const Shape& gates) : times(gates[0]), batch(gates[1]), hidden(gates[2] / 4) {}  // [T, N, 4H]
 
   int64_t cells() const { return batch * hidden; }
 };
@@ -26,60 +25,53 @@ struct LstmSizes {
 // through all times, without waiting for the others. They share the packed
 // weight.
 class Parts {
-public:
-  Parts(const LstmSizes &size, int threads)
-      : batch_(size.batch),
-        count_(std::clamp<int64_t>(size.batch / kFewestRows, 1, threads)) {}
+ public:
+  Parts(const LstmSizes& size, int threads)
+      : batch_(size.batch), count_(std::clamp<int64_t>(size.batch / kFewestRows, 1, threads)) {}
 
   int64_t count() const { return count_; }
   int64_t most_rows() const { return (batch_ + count_ - 1) / count_; }
   int64_t begin(int64_t part) const { return batch_ * part / count_; }
   int64_t rows(int64_t part) const { return begin(part + 1) - begin(part); }
 
-private:
+ private:
   static constexpr int64_t kFewestRows = 8;
   int64_t batch_, count_;
 };
 
 // ---- forward ----
 
-template <class T> struct Forward {
+template <class T>
+struct Forward {
   using Acc = Compute<T>;
   LstmSizes size;
   Parts parts;
-  PackedMatrix<T> weight; // w_hhᵀ [H, 4H]
+  PackedMatrix<T> weight;  // w_hhᵀ [H, 4H]
 
-  explicit Forward(const LstmSizes &sizes)
-      : size(sizes), parts(sizes, cpu_threads()),
-        weight(size.hidden, 4 * size.hidden) {}
+  explicit Forward(const LstmSizes& sizes)
+      : size(sizes), parts(sizes, cpu_threads()), weight(size.hidden, 4 * size.hidden) {}
 
   // The packed weight; then for each part recurrent [rows, 4H], c [rows, H] and
   // the product's scratch.
   size_t workspace_bytes() const {
-    return static_cast<size_t>(weight.packed_elements() +
-                               parts.count() * part_elements()) *
-           sizeof(Acc);
+    return static_cast<size_t>(weight.packed_elements() + parts.count() * part_elements()) * sizeof(Acc);
   }
   int64_t part_elements() const {
     const int64_t rows = parts.most_rows();
-    return rows * (weight.stride() + size.hidden) +
-           weight.scratch_elements(rows);
+    return rows * (weight.stride() + size.hidden) + weight.scratch_elements(rows);
   }
 
   // One row at one time: gates are added up and activated, c is updated in
   // place, h and a copy of c come out.
-  void row(const T *__restrict projected, const Acc *__restrict recurrent,
-           Acc *__restrict c, T *__restrict gates, T *__restrict cell,
-           T *__restrict h) const {
+  void row(const T* __restrict projected, const Acc* __restrict recurrent, Acc* __restrict c, T* __restrict gates,
+           T* __restrict cell, T* __restrict h) const {
     const int64_t hidden = size.hidden;
     auto total = [&](int64_t gate, int64_t j) {
-      return static_cast<Acc>(projected[gate * hidden + j]) +
-             recurrent[gate * hidden + j];
+      return static_cast<Acc>(projected[gate * hidden + j]) + recurrent[gate * hidden + j];
     };
     for (int64_t j = 0; j < hidden; ++j) {
       const Acc in = sigmoid(total(0, j)), forget = sigmoid(total(1, j));
-      const Acc candidate = hyperbolic_tangent(total(2, j)),
-                out = sigmoid(total(3, j));
+      const Acc candidate = hyperbolic_tangent(total(2, j)), out = sigmoid(total(3, j));
       c[j] = forget * c[j] + in * candidate;
       gates[j] = static_cast<T>(in);
       gates[hidden + j] = static_cast<T>(forget);
@@ -90,128 +82,107 @@ template <class T> struct Forward {
     }
   }
 
-  void run_part(const Run &run, int64_t part, const Acc *packed,
-                Acc *memory) const {
-    const int64_t hidden = size.hidden, rows = parts.rows(part),
-                  first = parts.begin(part) * hidden;
-    const T *projected = run.input<T>(0), *h0 = run.input<T>(1),
-            *c0 = run.input<T>(2);
-    T *y = run.output<T>(0), *gates = run.output<T>(3),
-      *cells = run.output<T>(4);
-    Acc *recurrent = memory, *c = recurrent + rows * weight.stride(),
-        *scratch = c + rows * hidden;
+  void run_part(const Run& run, int64_t part, const Acc* packed, Acc* memory) const {
+    const int64_t hidden = size.hidden, rows = parts.rows(part), first = parts.begin(part) * hidden;
+    const T *projected = run.input<T>(0), *h0 = run.input<T>(1), *c0 = run.input<T>(2);
+    T *y = run.output<T>(0), *gates = run.output<T>(3), *cells = run.output<T>(4);
+    Acc *recurrent = memory, *c = recurrent + rows * weight.stride(), *scratch = c + rows * hidden;
     std::copy_n(c0 + first, rows * hidden, c);
     for (int64_t t = 0; t < size.times; ++t) {
-      const T *before = t == 0 ? h0 : y + (t - 1) * size.cells();
+      const T* before = t == 0 ? h0 : y + (t - 1) * size.cells();
       weight.multiply(packed, before + first, rows, hidden, recurrent, scratch);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = t * size.cells() + first + r * hidden;
-        row(projected + 4 * at, recurrent + r * weight.stride(), c + r * hidden,
-            gates + 4 * at, cells + at, y + at);
+        row(projected + 4 * at, recurrent + r * weight.stride(), c + r * hidden, gates + 4 * at, cells + at, y + at);
       }
     }
   }
 
-  void operator()(const Run &run) const {
-    auto *packed = static_cast<Acc *>(run.workspace);
+  void operator()(const Run& run) const {
+    auto* packed = static_cast<Acc*>(run.workspace);
     const int64_t hidden = size.hidden, last = (size.times - 1) * size.cells();
-    weight.pack(run.input<T>(3), Axis{{4 * hidden, hidden}}, Axis{{hidden, 1}},
-                packed);
+    weight.pack(run.input<T>(3), Axis{{4 * hidden, hidden}}, Axis{{hidden, 1}}, packed);
     run.threads->run(parts.count(), [&](int64_t part) {
-      run_part(run, part, packed,
-               packed + weight.packed_elements() + part * part_elements());
+      run_part(run, part, packed, packed + weight.packed_elements() + part * part_elements());
     });
     std::copy_n(run.output<T>(0) + last, size.cells(),
-                run.output<T>(1)); // h at the end
+                run.output<T>(1));  // h at the end
     std::copy_n(run.output<T>(4) + last, size.cells(),
-                run.output<T>(2)); // c at the end
+                run.output<T>(2));  // c at the end
   }
 };
 
 // A candidate for a layer in one direction.
 template <class Layer>
-std::vector<Candidate> layer_candidate(const KernelRequest &request,
-                                       const Layer &layer) {
+std::vector<Candidate> layer_candidate(const KernelRequest& request, const Layer& layer) {
   auto candidates = one_candidate(request, layer);
   candidates[0].workspace_bytes = layer.workspace_bytes();
   return candidates;
 }
 
-std::vector<Candidate> forward_candidates(const KernelRequest &request) {
-  const TensorSpec &projected = request.node.inputs[0].spec();
+std::vector<Candidate> forward_candidates(const KernelRequest& request) {
+  const TensorSpec& projected = request.node.inputs[0].spec();
   return for_floating(projected.dtype, [&](auto tag) {
-    return layer_candidate(request, Forward<typename decltype(tag)::type>(
-                                        LstmSizes(projected.shape)));
+    return layer_candidate(request, Forward<typename decltype(tag)::type>(LstmSizes(projected.shape)));
   });
 }
 
 // ---- backward ----
 
-template <class T> struct Backward {
+template <class T>
+struct Backward {
   using Acc = Compute<T>;
   LstmSizes size;
   bool has_dy, has_dh, has_dc;
   Parts parts;
-  PackedMatrix<T> weight; // w_hh [4H, H]
+  PackedMatrix<T> weight;  // w_hh [4H, H]
 
-  Backward(const LstmSizes &sizes, const Attributes &attributes)
-      : size(sizes), has_dy(attributes.flag("has_dy")),
-        has_dh(attributes.flag("has_dh")), has_dc(attributes.flag("has_dc")),
-        parts(sizes, cpu_threads()), weight(4 * size.hidden, size.hidden) {}
+  Backward(const LstmSizes& sizes, const Attributes& attributes)
+      : size(sizes),
+        has_dy(attributes.flag("has_dy")),
+        has_dh(attributes.flag("has_dh")),
+        has_dc(attributes.flag("has_dc")),
+        parts(sizes, cpu_threads()),
+        weight(4 * size.hidden, size.hidden) {}
 
   // The packed weight; then for each part dh [rows, H], dc [rows, H] and the
   // product's scratch.
   size_t workspace_bytes() const {
-    return static_cast<size_t>(weight.packed_elements() +
-                               parts.count() * part_elements()) *
-           sizeof(Acc);
+    return static_cast<size_t>(weight.packed_elements() + parts.count() * part_elements()) * sizeof(Acc);
   }
   int64_t part_elements() const {
     const int64_t rows = parts.most_rows();
-    return rows * (weight.stride() + size.hidden) +
-           weight.scratch_elements(rows);
+    return rows * (weight.stride() + size.hidden) + weight.scratch_elements(rows);
   }
 
   // One row at one time: dh and dc hold what flows back from later times; dc is
   // updated in place.
-  void row(const T *__restrict gates, const T *__restrict cell,
-           const T *__restrict cell_before, const T *__restrict dy,
-           const Acc *__restrict dh, Acc *__restrict dc,
-           T *__restrict dgates) const {
+  void row(const T* __restrict gates, const T* __restrict cell, const T* __restrict cell_before, const T* __restrict dy,
+           const Acc* __restrict dh, Acc* __restrict dc, T* __restrict dgates) const {
     const int64_t hidden = size.hidden;
     for (int64_t j = 0; j < hidden; ++j) {
-      const Acc in = static_cast<Acc>(gates[j]),
-                forget = static_cast<Acc>(gates[hidden + j]);
-      const Acc candidate = static_cast<Acc>(gates[2 * hidden + j]),
-                out = static_cast<Acc>(gates[3 * hidden + j]);
+      const Acc in = static_cast<Acc>(gates[j]), forget = static_cast<Acc>(gates[hidden + j]);
+      const Acc candidate = static_cast<Acc>(gates[2 * hidden + j]), out = static_cast<Acc>(gates[3 * hidden + j]);
       const Acc squashed = hyperbolic_tangent(static_cast<Acc>(cell[j]));
-      const Acc dh_all =
-          dh[j] + (dy != nullptr ? static_cast<Acc>(dy[j]) : Acc(0));
+      const Acc dh_all = dh[j] + (dy != nullptr ? static_cast<Acc>(dy[j]) : Acc(0));
       const Acc dc_all = dc[j] + dh_all * out * (1 - squashed * squashed);
       dgates[j] = static_cast<T>(dc_all * candidate * in * (1 - in));
-      dgates[hidden + j] = static_cast<T>(
-          dc_all * static_cast<Acc>(cell_before[j]) * forget * (1 - forget));
-      dgates[2 * hidden + j] =
-          static_cast<T>(dc_all * in * (1 - candidate * candidate));
-      dgates[3 * hidden + j] =
-          static_cast<T>(dh_all * squashed * out * (1 - out));
+      dgates[hidden + j] = static_cast<T>(dc_all * static_cast<Acc>(cell_before[j]) * forget * (1 - forget));
+      dgates[2 * hidden + j] = static_cast<T>(dc_all * in * (1 - candidate * candidate));
+      dgates[3 * hidden + j] = static_cast<T>(dh_all * squashed * out * (1 - out));
       dc[j] = dc_all * forget;
     }
   }
 
-  void run_part(const Run &run, int64_t part, const Acc *packed,
-                Acc *memory) const {
-    const int64_t hidden = size.hidden, rows = parts.rows(part),
-                  first = parts.begin(part) * hidden;
+  void run_part(const Run& run, int64_t part, const Acc* packed, Acc* memory) const {
+    const int64_t hidden = size.hidden, rows = parts.rows(part), first = parts.begin(part) * hidden;
     const int64_t stride = weight.stride();
-    const T *c0 = run.input<T>(1), *gates = run.input<T>(2),
-            *cells = run.input<T>(3);
+    const T *c0 = run.input<T>(1), *gates = run.input<T>(2), *cells = run.input<T>(3);
     size_t next = 4;
-    const T *dy = has_dy ? run.input<T>(next++) : nullptr;
-    const T *dh_end = has_dh ? run.input<T>(next++) : nullptr;
-    const T *dc_end = has_dc ? run.input<T>(next++) : nullptr;
-    T *dgates = run.output<T>(0), *dh0 = run.output<T>(1),
-      *dc0 = run.output<T>(2);
+    const T* dy = has_dy ? run.input<T>(next++) : nullptr;
+    const T* dh_end = has_dh ? run.input<T>(next++) : nullptr;
+    const T* dc_end = has_dc ? run.input<T>(next++) : nullptr;
+    T *dgates = run.output<T>(0), *dh0 = run.output<T>(1), *dc0 = run.output<T>(2);
     Acc *dh = memory, *dc = dh + rows * stride, *scratch = dc + rows * hidden;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < hidden; ++j) {
@@ -220,16 +191,13 @@ template <class T> struct Backward {
         dc[r * hidden + j] = has_dc ? static_cast<Acc>(dc_end[at]) : Acc(0);
       }
     for (int64_t t = size.times - 1; t >= 0; --t) {
-      const T *before = t == 0 ? c0 : cells + (t - 1) * size.cells();
+      const T* before = t == 0 ? c0 : cells + (t - 1) * size.cells();
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t inside = first + r * hidden,
-                      at = t * size.cells() + inside;
-        row(gates + 4 * at, cells + at, before + inside,
-            has_dy ? dy + at : nullptr, dh + r * stride, dc + r * hidden,
+        const int64_t inside = first + r * hidden, at = t * size.cells() + inside;
+        row(gates + 4 * at, cells + at, before + inside, has_dy ? dy + at : nullptr, dh + r * stride, dc + r * hidden,
             dgates + 4 * at);
       }
-      weight.multiply(packed, dgates + 4 * (t * size.cells() + first), rows,
-                      4 * hidden, dh, scratch);
+      weight.multiply(packed, dgates + 4 * (t * size.cells() + first), rows, 4 * hidden, dh, scratch);
     }
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < hidden; ++j) {
@@ -238,30 +206,26 @@ template <class T> struct Backward {
       }
   }
 
-  void operator()(const Run &run) const {
-    auto *packed = static_cast<Acc *>(run.workspace);
+  void operator()(const Run& run) const {
+    auto* packed = static_cast<Acc*>(run.workspace);
     const int64_t hidden = size.hidden;
-    weight.pack(run.input<T>(0), Axis{{hidden, 1}}, Axis{{4 * hidden, hidden}},
-                packed);
+    weight.pack(run.input<T>(0), Axis{{hidden, 1}}, Axis{{4 * hidden, hidden}}, packed);
     run.threads->run(parts.count(), [&](int64_t part) {
-      run_part(run, part, packed,
-               packed + weight.packed_elements() + part * part_elements());
+      run_part(run, part, packed, packed + weight.packed_elements() + part * part_elements());
     });
   }
 };
 
-std::vector<Candidate> backward_candidates(const KernelRequest &request) {
-  const TensorSpec &gates = request.node.inputs[2].spec();
+std::vector<Candidate> backward_candidates(const KernelRequest& request) {
+  const TensorSpec& gates = request.node.inputs[2].spec();
   return for_floating(gates.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return layer_candidate(
-        request, Backward<T>(LstmSizes(gates.shape), request.node.attributes));
+    return layer_candidate(request, Backward<T>(LstmSizes(gates.shape), request.node.attributes));
   });
 }
 
-} // namespace
+}  // namespace
 
-BONFIRE_CPU_KERNELS(lstm, {"lstm_layer", forward_candidates},
-                    {"lstm_layer_gradient", backward_candidates})
+BONFIRE_CPU_KERNELS(lstm, {"lstm_layer", forward_candidates}, {"lstm_layer_gradient", backward_candidates})
 
-} // namespace bonfire::cpu
+}  // namespace bonfire::cpu

@@ -9,7 +9,8 @@
 #include "bonfire/base/random.h"
 #include "bonfire/base/thread_pool.h"
 
-namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+namespace bonfire::cpu {
+inline namespace BONFIRE_COMPILED_SET {
 
 inline constexpr int64_t kRandomChunk = 256;  // numbers; a multiple of those that one Philox block has
 
@@ -44,4 +45,5 @@ void for_each_uniform(uint64_t seed, uint64_t stream, int64_t count, ThreadPool&
   });
 }
 
-}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET
+}  // namespace BONFIRE_COMPILED_SET
+}  // namespace bonfire::cpu

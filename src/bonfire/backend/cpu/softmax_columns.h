@@ -9,7 +9,8 @@
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/base/vector_math.h"
 
-namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+namespace bonfire::cpu {
+inline namespace BONFIRE_COMPILED_SET {
 
 using base::exponential;
 
@@ -56,4 +57,5 @@ void softmax_statistics(const T* x, int64_t length, int64_t stride, int64_t colu
     for (int64_t j = 0; j < columns; ++j) sum[j] += exponential(static_cast<Acc>(x[i * stride + j]) - largest[j]);
 }
 
-}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET
+}  // namespace BONFIRE_COMPILED_SET
+}  // namespace bonfire::cpu
