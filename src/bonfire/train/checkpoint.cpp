@@ -70,6 +70,8 @@ void remove_old(const fs::path& folder, int64_t keep, const fs::path& spare) {
 
 }  // namespace
 
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
 fs::path weights_file(const fs::path& checkpoint) { return checkpoint / kWeights; }
 fs::path optimizer_file(const fs::path& checkpoint) { return checkpoint / kOptimizer; }
 
@@ -77,7 +79,7 @@ std::string read_checkpoint_state(const fs::path& checkpoint) { return text_of(b
 
 fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointContent& content, int64_t keep,
                          const fs::path& spare) {
-  std::string name = fmt::format("{}{:08}", kPrefix, step);
+  std::string name = checkpoint_name(step);
   fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
   std::error_code error;
   fs::create_directories(folder, error);

@@ -24,6 +24,8 @@ struct CheckpointContent {
   std::string state;  // JSON
 };
 
+std::string checkpoint_name(int64_t step);  // "step-00000313"
+
 // Writes folder/step-N and removes all but the newest `keep` (and the one called `spare`). Returns its path.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step,
                                       const CheckpointContent& content, int64_t keep,

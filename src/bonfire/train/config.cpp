@@ -336,7 +336,7 @@ const std::string kReferenceHead =
     "later "
     "wins: included files, then the file, then the command line. Keys that `bonfire train` cannot follow yet are "
     "errors, "
-    "never ignored.\n";
+    "not ignored, but for `pin_memory`.\n";
 
 class ReferenceWriter {
  public:

@@ -265,7 +265,7 @@ void Trainer::State::restore(const fs::path& checkpoint) {
 void Trainer::State::save() {
   synchronize();
   data::LoaderPosition position = train->position();
-  std::string name = fmt::format("step-{:08}", step);
+  std::string name = checkpoint_name(step);
   bool best = !best_checkpoint.empty() && best_checkpoint.filename() == name;
   nlohmann::json state{{"step", step},
                        {"loader", {{"epoch", position.epoch}, {"batch", position.batch}}},
@@ -395,7 +395,7 @@ bool Trainer::State::evaluate(int64_t epoch) {
   bool best = last_top1 > best_top1;
   if (best) {
     best_top1 = last_top1;
-    best_checkpoint = folder / "checkpoints" / fmt::format("step-{:08}", step);
+    best_checkpoint = folder / "checkpoints" / checkpoint_name(step);
   }
   evaluations_without_gain = best ? 0 : evaluations_without_gain + 1;
   report.best = best;
@@ -431,7 +431,7 @@ RunEnds Trainer::State::train_all() {
     if (train->position().epoch == epoch) break;  // asked to stop inside it
     bool last = epoch + 1 == config.epochs;
     if (last || (epoch + 1) % config.eval_freq == 0) end.stopped_early = !evaluate(epoch);
-    bool best = best_checkpoint.filename() == fmt::format("step-{:08}", step);
+    bool best = best_checkpoint.filename() == checkpoint_name(step);
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
   end.interrupted = stop_requested && train->position().epoch < config.epochs;
