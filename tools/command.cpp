@@ -1,0 +1,143 @@
+#include "tools/command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/nearest.h"
+
+namespace bonfire::tools {
+
+namespace {
+
+std::string footer(const std::string& examples) {
+  if (examples.empty()) return {};
+  std::string text = "Examples:\n  ";
+  for (char c : examples) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return text;
+}
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) { return app.get_subcommands({}); }
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// The innermost command that was named, and the first argument behind it.
+struct Asked {
+  const CLI::App* command;
+  std::string path;   // "bonfire data"
+  std::string other;  // empty: nothing behind it
+};
+
+Asked read(const CLI::App& program, int argc, const char* const* argv) {
+  Asked asked{&program, program.get_name(), {}};
+  for (int i = 1; i < argc && asked.other.empty(); ++i) {
+    std::string word = argv[i];
+    std::vector<const CLI::App*> commands = commands_of(*asked.command);
+    auto found = std::find_if(commands.begin(), commands.end(), [&](auto* app) { return app->get_name() == word; });
+    if (found == commands.end()) {
+      asked.other = word;
+    } else {
+      asked.command = *found;
+      asked.path += " " + word;
+    }
+  }
+  return asked;
+}
+
+// What to say of arguments that are not understood.
+std::string explain(const CLI::App& program, const CLI::ParseError& error, int argc, const char* const* argv) {
+  Asked asked = read(program, argc, argv);
+  std::vector<std::string> commands = command_names(*asked.command), options = option_names(*asked.command);
+  std::string help = fmt::format("see {} --help", asked.path);
+  if (!commands.empty() && asked.other.empty())
+    return fmt::format("what shall be done? {} ({})", fmt::join(commands, ", "), help);
+  if (!commands.empty() && !asked.other.starts_with("-"))
+    return fmt::format("there is no command '{}'; the nearest is '{}' ({})", asked.other,
+                       base::nearest(asked.other, commands), help);
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    word = word.substr(0, word.find('='));
+    bool known = std::find(options.begin(), options.end(), word) != options.end();
+    if (word.starts_with("--") && !known)
+      return fmt::format("{} has no option '{}'; the nearest is '{}' ({})", asked.path, word,
+                         base::nearest(word, options), help);
+  }
+  return fmt::format("{}: {} ({})", asked.path, error.what(), help);
+}
+
+}  // namespace
+
+Command Command::add(const std::string& name, const std::string& summary, const std::string& examples) {
+  CLI::App* command = app_->add_subcommand(name, summary);
+  command->footer(footer(examples));
+  app_->require_subcommand(1);
+  return {*command, *exit_code_};
+}
+
+void Command::argument(const std::string& name, std::string& value, const std::string& meaning) {
+  app_->add_option(name, value, meaning)->required();
+}
+void Command::optional_argument(const std::string& name, std::string& value, const std::string& meaning) {
+  app_->add_option(name, value, meaning);
+}
+void Command::arguments(const std::string& name, std::vector<std::string>& values, const std::string& meaning) {
+  app_->add_option(name, values, meaning);
+}
+
+void Command::option(const std::string& name, bool& value, const std::string& meaning) {
+  app_->add_flag(name, value, meaning);
+}
+void Command::option(const std::string& name, std::string& value, const std::string& meaning) {
+  app_->add_option(name, value, meaning);
+}
+void Command::option(const std::string& name, int64_t& value, const std::string& meaning) {
+  app_->add_option(name, value, meaning);
+}
+void Command::choice(const std::string& name, std::string& value, const std::string& meaning,
+                     const std::vector<std::string>& choices) {
+  app_->add_option(name, value, meaning)->check(CLI::IsMember(choices));
+}
+
+void Command::takes_the_rest() { app_->prefix_command(); }
+
+void Command::runs(std::function<int()> action) {
+  app_->callback([action = std::move(action), exit_code = exit_code_] { *exit_code = action(); });
+}
+
+int run_program(int argc, char** argv, const std::string& summary, const std::string& examples,
+                const std::vector<void (*)(Command)>& commands) {
+  int exit_code = 0;
+  CLI::App program(summary, "bonfire");
+  program.footer(footer(examples));
+  for (auto* add : commands) add(Command(program, exit_code));
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return program.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "bonfire: %s\n", explain(program, error, argc, argv).c_str());
+    return kAskedWrongly;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "bonfire: %s\n", error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bonfire: unexpected: %s\n", error.what());
+    return 1;
+  }
+  return exit_code;
+}
+
+}  // namespace bonfire::tools

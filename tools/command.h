@@ -1,0 +1,61 @@
+#pragma once
+// What a command of the program is: arguments, options, examples, and what it does.
+//
+//   void add_greet(Command program) {
+//     Command command = program.add("greet", "Says hello", "bonfire greet Ada --json     {\"hello\": \"Ada\"}");
+//     auto wanted = std::make_shared<Wanted>();
+//     command.argument("name", wanted->name, "who is greeted");
+//     command.option("--json", wanted->json, "print one JSON object");
+//     command.runs([wanted] { return greet(*wanted); });
+//   }
+//
+// A command leaves the work to the library, prints results on stdout and returns the exit code: 0 done, 2 asked
+// wrongly, 130 stopped by a signal. What it throws is printed on stderr, with exit code 1.
+//
+// A thin cover over CLI11, whose headers take seconds to compile: only command.cpp includes them.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace bonfire::tools {
+
+constexpr int kAskedWrongly = 2;
+
+class Command {
+ public:
+  Command(CLI::App& app, int& exit_code) : app_(&app), exit_code_(&exit_code) {}
+
+  // A command of this one. Examples: one a line, the command and what it does.
+  Command add(const std::string& name, const std::string& summary, const std::string& examples = {});
+
+  void argument(const std::string& name, std::string& value, const std::string& meaning);  // must be given
+  void optional_argument(const std::string& name, std::string& value, const std::string& meaning);
+  void arguments(const std::string& name, std::vector<std::string>& values, const std::string& meaning);  // the rest
+
+  void option(const std::string& name, bool& value, const std::string& meaning);  // "--json"
+  void option(const std::string& name, std::string& value, const std::string& meaning);
+  void option(const std::string& name, int64_t& value, const std::string& meaning);
+  void choice(const std::string& name, std::string& value, const std::string& meaning,
+              const std::vector<std::string>& choices);
+
+  void takes_the_rest();  // options that it does not know are among the arguments
+
+  void runs(std::function<int()> action);
+
+ private:
+  CLI::App* app_;
+  int* exit_code_;
+};
+
+// Reads the arguments and runs the command they name; returns the exit code. A misspelt command or option is answered
+// with the nearest right one.
+int run_program(int argc, char** argv, const std::string& summary, const std::string& examples,
+                const std::vector<void (*)(Command)>& commands);
+
+}  // namespace bonfire::tools

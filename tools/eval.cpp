@@ -1,0 +1,45 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "bonfire/train/trainer.h"
+#include "tools/command.h"
+
+namespace bonfire::tools {
+
+namespace {
+
+struct Wanted {
+  std::string run;
+  std::vector<std::string> settings;
+  bool json = false;
+};
+
+int run(const Wanted& wanted) {
+  std::filesystem::path folder = wanted.run, weights = folder / "best.safetensors";
+  train::Trainer trainer(train::load_config(folder / "config.yaml", wanted.settings));
+  train::EvaluationReport report = trainer.evaluate(weights);
+  if (wanted.json) {
+    std::printf("{\"loss\": %.9g, \"top1\": %.9g, \"top5\": %.9g}\n", report.loss, report.top1, report.top5);
+  } else {
+    std::printf("%s: test loss %.4f, top-1 %.2f %%, top-5 %.2f %%\n", weights.c_str(), report.loss, 100 * report.top1,
+                100 * report.top5);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_eval(Command program) {
+  Command command = program.add("eval", "Evaluates the best weights of a run on its test data",
+                                "bonfire eval runs/1                 loss, top-1 and top-5 on the test images\n"
+                                "bonfire eval runs/1 data=FOLDER     on other images of the same kind\n"
+                                "bonfire eval runs/1 --json          {\"loss\": ..., \"top1\": ..., \"top5\": ...}");
+  auto wanted = std::make_shared<Wanted>();
+  command.argument("run", wanted->run, "the run's folder");
+  command.arguments("settings", wanted->settings, "key=value settings that win over the run's own");
+  command.option("--json", wanted->json, "print one JSON object");
+  command.runs([wanted] { return run(*wanted); });
+}
+
+}  // namespace bonfire::tools

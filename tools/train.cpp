@@ -1,0 +1,45 @@
+#include <csignal>
+
+#include "bonfire/train/trainer.h"
+#include "tools/command.h"
+
+namespace bonfire::tools {
+
+namespace {
+
+// Once: finish the step, save, leave. Twice: at once.
+void on_stop_signal(int signal) {
+  train::Trainer::request_stop();
+  std::signal(signal, SIG_DFL);
+}
+
+int run(const std::vector<std::string>& settings) {
+  std::vector<std::string> overrides = settings;
+  bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
+  if (has_file) overrides.erase(overrides.begin());
+  train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+  std::signal(SIGINT, on_stop_signal);
+  std::signal(SIGTERM, on_stop_signal);
+  train::Trainer trainer(std::move(config));
+  trainer.add(train::terminal_reporter());
+  trainer.add(train::metrics_log());
+  trainer.add(train::tensorboard_log());
+  trainer.add(train::report_page());
+  return trainer.run().interrupted ? 130 : 0;
+}
+
+}  // namespace
+
+void add_train(Command program) {
+  Command command = program.add(
+      "train", "Trains a model",
+      "bonfire train                                      a small CNN on drawn digits, about a minute\n"
+      "bonfire train lr=0.05 epochs=5 output=/tmp/runs    with other settings: `bonfire config` lists them\n"
+      "bonfire train data=FOLDER model=resnet18_small     on MNIST's, Fashion-MNIST's or CIFAR's files\n"
+      "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped");
+  auto settings = std::make_shared<std::vector<std::string>>();
+  command.arguments("settings", *settings, "a YAML file, then key=value settings that win over it");
+  command.runs([settings] { return run(*settings); });
+}
+
+}  // namespace bonfire::tools
