@@ -14,8 +14,15 @@ float SampleKey::uniform(uint64_t number) const {
 }
 
 Sample image_sample(std::vector<std::byte> pixels, const Shape& shape, int64_t label) {
-  Sample sample{{DType::u8, shape, std::move(pixels)}, {DType::i64, {}, std::vector<std::byte>(sizeof label)}};
+  Sample sample{{DType::u8, shape, std::move(pixels)}, {DType::i64, {}, std::vector<std::byte>(sizeof label)}, {}};
   std::memcpy(sample.label.bytes.data(), &label, sizeof label);
+  return sample;
+}
+
+Sample encoded_image_sample(std::vector<std::byte> file, int64_t label, std::string source) {
+  Shape shape{static_cast<int64_t>(file.size())};
+  Sample sample = image_sample(std::move(file), shape, label);
+  sample.source = std::move(source);
   return sample;
 }
 

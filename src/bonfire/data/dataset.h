@@ -22,8 +22,9 @@ struct Array {
 };
 
 struct Sample {
-  Array input;  // an image: u8 [H, W, C]
-  Array label;  // a class: i64 []
+  Array input;         // an image: u8 [H, W, C]; one that is still a JPEG or PNG file: u8 [bytes]
+  Array label;         // a class: i64 []
+  std::string source;  // where it came from, for errors: a file's name; may be empty
 };
 
 class Dataset {
@@ -50,6 +51,7 @@ class SampleKey {
 using Transform = std::function<void(Sample&, const SampleKey&)>;
 
 Sample image_sample(std::vector<std::byte> pixels, const Shape& shape, int64_t label);
+Sample encoded_image_sample(std::vector<std::byte> file, int64_t label, std::string source);
 int64_t label_of(const Sample& sample);  // of a class label
 
 }  // namespace bonfire::data
