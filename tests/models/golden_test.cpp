@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/models/make.h"
 #include "bonfire/nn/convolution.h"
 #include "bonfire/nn/init.h"
@@ -17,6 +19,7 @@
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/passes/pass.h"
+#include "bonfire/runtime/plan_cache.h"
 
 namespace bonfire::models {
 namespace {
@@ -121,43 +124,46 @@ void expect_relative(double value, double expected, double tolerance, const std:
   EXPECT_NEAR(value, expected, tolerance * std::fabs(expected)) << what;
 }
 
-class Golden : public ::testing::TestWithParam<const char*> {
- protected:
-  golden::Model expected_ = golden::load_model(GetParam());
-};
-
-TEST_P(Golden, TrainsAsInPyTorch) {
-  Training training(expected_);
+// First step: outputs, gradient norms and loss; then the losses of the other steps, buffers and the loss of eval.
+void expect_golden(const golden::Model& expected) {
+  Training training(expected);
   std::vector<double> losses = training.run([&](const std::vector<Tensor>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i)
-      expect_relative(norm_of(outputs[i]), expected_.outputs[i].norm.f64, 1e-5, expected_.outputs[i].name);
+      expect_relative(norm_of(outputs[i]), expected.outputs[i].norm.f64, 1e-5, expected.outputs[i].name);
     double largest = 0;
-    for (const golden::Parameter& parameter : expected_.parameters) largest = std::max(largest, parameter.gradient.f64);
-    for (const golden::Parameter& parameter : expected_.parameters) {
+    for (const golden::Parameter& parameter : expected.parameters) largest = std::max(largest, parameter.gradient.f64);
+    for (const golden::Parameter& parameter : expected.parameters) {
       // Some gradients are nothing but rounding: those of a bias that a batch norm takes away again.
       double tolerance = 1e-4 * parameter.gradient.f64 + 1e-6 * largest;
       EXPECT_NEAR(norm_of(training.variable(parameter.name).grad()), parameter.gradient.f64, tolerance)
           << parameter.name;
     }
   });
-  expect_relative(losses[0], expected_.losses_f64[0], 1e-5, "loss of the first step");
+  expect_relative(losses[0], expected.losses_f64[0], 1e-5, "loss of the first step");
   for (size_t step = 1; step < losses.size(); ++step)
-    expect_relative(losses[step], expected_.losses_f64[step], 1e-4, "loss of step " + std::to_string(step));
+    expect_relative(losses[step], expected.losses_f64[step], 1e-4, "loss of step " + std::to_string(step));
 
   size_t compared = 0;
-  for (const golden::Buffer& buffer : expected_.buffers)
+  for (const golden::Buffer& buffer : expected.buffers)
     for (const auto& [name, variable] : training.model().named_buffers())
       if (name == buffer.name) {
         expect_relative(norm_of(variable), buffer.norm.f64, 1e-4, name);
         ++compared;
       }
-  EXPECT_EQ(compared, expected_.buffers.size());
+  EXPECT_EQ(compared, expected.buffers.size());
 
   training.model().eval();
   NoGrad no_grad;
   auto next = static_cast<int64_t>(losses.size());
-  expect_relative(training.loss(training.outputs(next), next).item(), expected_.eval_loss_f64, 1e-4, "loss of eval");
+  expect_relative(training.loss(training.outputs(next), next).item(), expected.eval_loss_f64, 1e-4, "loss of eval");
 }
+
+class Golden : public ::testing::TestWithParam<const char*> {
+ protected:
+  golden::Model expected_ = golden::load_model(GetParam());
+};
+
+TEST_P(Golden, TrainsAsInPyTorch) { expect_golden(expected_); }
 
 TEST_P(Golden, MixedPrecisionHasNearlyTheSameLosses) {
   passes::current_options().use_amp = true;
@@ -170,6 +176,34 @@ TEST_P(Golden, MixedPrecisionHasNearlyTheSameLosses) {
   }
   EXPECT_GT(farthest, 1e-5) << "nothing was computed in bf16";
 }
+
+// The candidates that plans of this model could have taken for convolutions and products, up to the first colon: what
+// follows are layouts, and the names of oneDNN's implementations.
+std::set<std::string> offered_to(const golden::Model& expected) {
+  runtime::clear_plan_cache();  // candidates make themselves known when a plan is compiled
+  forget_offered_kernels();
+  Training(expected).run([](const std::vector<Tensor>&) {});
+  std::set<std::string> names;
+  for (const char* op : {"conv2d", "conv2d_bias_act", "conv2d_input_gradient", "conv2d_weight_gradient", "matmul"})
+    for (const std::string& name : offered_kernels(op)) names.insert(name.substr(0, name.find(':')));
+  return names;
+}
+
+class GoldenOfCandidates : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenOfCandidates, EachForcedTrainsAsInPyTorch) {
+  golden::Model expected = golden::load_model(GetParam());
+  std::set<std::string> names = offered_to(expected);
+  EXPECT_GT(names.size(), 2U);
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    ForcedKernel forced(name);
+    expect_golden(expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenOfCandidates, ::testing::Values("mnist_cnn", "two_headed", "resnet18_small"),
+                         [](const auto& info) { return std::string(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          ::testing::Values("mnist_cnn", "lenet", "mlp", "tanh_net", "resnet18_small", "vgg11_bn",

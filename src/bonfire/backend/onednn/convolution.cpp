@@ -1,6 +1,7 @@
-// Convolutions of oneDNN: direct and Winograd, for channels-last, row-major and blocked images. A batch is cut into one
-// part per thread. Weights are taken and given in a dense layout; what a primitive wants instead is made in its
-// workspace on each run, which is once a step.
+// Direct convolutions of oneDNN, for channels-last, row-major and blocked images. A batch is cut into one part per
+// thread. Weights are taken and given in a dense layout; what a primitive wants instead is made in its workspace on
+// each run, which is once a step. Its Winograd is not offered: with it small ResNet-18's gradient norms are 2e-4 off,
+// with ours, which takes other points (cpu/winograd_lines.h) and is as fast, they stay within 1e-4.
 
 #include <algorithm>
 #include <optional>
@@ -77,7 +78,6 @@ Desc Problem::any_weights(DType type) const {
 }
 
 struct Form {
-  dnnl::algorithm algorithm;
   Layout images;
   const char* name;
 };
@@ -89,6 +89,7 @@ DType weight_type(const Problem& p) { return p.pass == Pass::weight_gradient ? D
 // for them. `weights` may leave their form open.
 template <class Take>
 bool with_primitive(const Problem& p, const Form& form, int64_t count, const Desc& weights, const Take& take) {
+  constexpr auto kDirect = dnnl::algorithm::convolution_direct;
   Dims stride = dims_of(p.stride), padding = dims_of(p.padding);
   Dims dilation{p.dilation[0] - 1, p.dilation[1] - 1};
   Desc x = p.image(p.x, count, form.images), y = p.image(p.y, count, form.images);
@@ -103,9 +104,8 @@ bool with_primitive(const Problem& p, const Form& form, int64_t count, const Des
     Desc forward_weights = p.pass == Pass::weight_gradient ? p.any_weights(p.dtype) : weights;
     auto forward = [&](const dnnl::primitive_attr& attributes) {
       using D = convolution_forward::desc;
-      D desc = p.bias < 0
-                   ? D(kind, form.algorithm, x, forward_weights, y, stride, dilation, padding, padding)
-                   : D(kind, form.algorithm, x, forward_weights, p.bias_desc(), y, stride, dilation, padding, padding);
+      D desc = p.bias < 0 ? D(kind, kDirect, x, forward_weights, y, stride, dilation, padding, padding)
+                          : D(kind, kDirect, x, forward_weights, p.bias_desc(), y, stride, dilation, padding, padding);
       return convolution_forward::primitive_desc(desc, attributes, engine());
     };
     if (p.pass == Pass::forward) {
@@ -114,11 +114,11 @@ bool with_primitive(const Problem& p, const Form& form, int64_t count, const Des
     }
     auto hint = forward(attributes());
     if (p.pass == Pass::input_gradient) {
-      convolution_backward_data::desc asked(form.algorithm, x, weights, y, stride, dilation, padding, padding);
+      convolution_backward_data::desc asked(kDirect, x, weights, y, stride, dilation, padding, padding);
       convolution_backward_data::primitive_desc desc(asked, attributes(), engine(), hint);
       return use(desc, desc.weights_desc());
     }
-    convolution_backward_weights::desc asked(form.algorithm, x, weights, y, stride, dilation, padding, padding);
+    convolution_backward_weights::desc asked(kDirect, x, weights, y, stride, dilation, padding, padding);
     convolution_backward_weights::primitive_desc desc(asked, attributes(), engine(), hint);
     return use(desc, desc.diff_weights_desc());
   } catch (const dnnl::error&) {
@@ -300,27 +300,26 @@ std::vector<Layout> weight_layouts(const KernelRequest& request, Pass pass) {
   return {arriving.block == 0 ? arriving : Layout{}};
 }
 
-// What is worth timing: direct convolutions for channels-last images, which AMX wants; in f32 also for blocked ones;
-// and Winograd, beside which the direct ones lose where there are many channels.
+// What is worth timing: channels-last images, which AMX wants; in f32 also blocked ones. Nothing where our Winograd
+// takes less than half the products of a direct convolution.
 std::vector<Recipe> recipes_for(const Problem& problem) {
-  constexpr auto kDirect = dnnl::algorithm::convolution_direct, kWinograd = dnnl::algorithm::convolution_winograd;
   constexpr int64_t kFewChannels = 4;         // beyond these, row-major images are unfolded first: slower than ours
   constexpr int64_t kManyChannels = 32;       // Winograd wins
   constexpr size_t kMostScratch = 128 << 20;  // bytes: a step should not need more memory for being faster
-  const Layout blocked{.order = {}, .block = 16};
   std::vector<Recipe> recipes;
   auto add = [&](const Form& form) {
     std::optional<Recipe> recipe = make_recipe(problem, form);
-    if (!recipe || recipe->scratchpad * recipe->parts.size() > kMostScratch) return false;
+    if (!recipe || recipe->scratchpad * recipe->parts.size() > kMostScratch) return;
     recipes.push_back(std::move(*recipe));
-    return true;
   };
   bool single = problem.dtype == DType::f32;
   bool many = std::min(problem.x[1], problem.y[1]) >= kManyChannels;
-  if (single && add({kWinograd, blocked, "nChw16c"}) && many) return recipes;
-  add({kDirect, channels_last(), "nhwc"});
-  if (single) add({kDirect, blocked, "nChw16c"});
-  if (single && problem.x[1] <= kFewChannels) add({kDirect, {}, "nchw"});
+  bool dense = problem.groups == 1 && problem.weight[2] == 3 && problem.weight[3] == 3 &&
+               problem.stride == Shape{1, 1} && problem.dilation == Shape{1, 1};
+  if (single && many && dense) return recipes;
+  add({channels_last(), "nhwc"});
+  if (single) add({Layout{.order = {}, .block = 16}, "nChw16c"});
+  if (single && problem.x[1] <= kFewChannels) add({{}, "nchw"});
   return recipes;
 }
 
