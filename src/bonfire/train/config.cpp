@@ -317,7 +317,7 @@ class YamlWriter {
     bool nested = name.starts_with(kNested);
     if (nested && !nested_) text_ += "strategy:\n";
     nested_ = nested;
-    if (nested) name.remove_prefix(kNested.size());
+    if (nested) name = name.substr(kNested.size());
     text_ += fmt::format("{}{}: {}\n", nested ? "  " : "", name, print_any(value, options.empty));
   }
 
