@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <ctime>
 #include <limits>
+#include <numeric>
 
 #include "bonfire/base/random.h"
 #include "bonfire/kernel/queue.h"
@@ -12,20 +13,19 @@ namespace bonfire::runtime {
 
 namespace {
 
-// `bytes` of floating numbers between -1 and 1, or zeros for other types.
-std::vector<std::byte> random_bytes(DType dtype, size_t bytes) {
-  constexpr size_t kPeriod = 8191;  // elements: long enough to look random, and soon made
-  std::vector<std::byte> host(bytes);
-  if (!is_floating(dtype)) return host;
-  size_t period = std::min(bytes, kPeriod * size_of(dtype));
-  dispatch(dtype, [&](auto tag) {
+// Floating numbers between -1 and 1, or zeros for other types.
+void fill_random(const TensorSpec& spec, void* to, size_t bytes) {
+  DeviceMemory& memory = memory_of(spec.device);
+  if (!is_floating(spec.dtype)) return memory.fill_zero(to, bytes);
+  constexpr size_t kPeriod = 16 * 1021;  // elements: long enough to look random, and soon made
+  std::vector<std::byte> host(std::min(bytes, kPeriod * size_of(spec.dtype)));
+  dispatch(spec.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* values = reinterpret_cast<T*>(host.data());
-    for (size_t i = 0; i < period / sizeof(T); ++i) values[i] = static_cast<T>(2 * uniform_at(7, 7, i) - 1);
+    for (size_t i = 0; i < host.size() / sizeof(T); ++i) values[i] = static_cast<T>(2 * uniform_at(7, 7, i) - 1);
   });
-  for (size_t done = period; done < bytes; done += period)
-    std::memcpy(host.data() + done, host.data(), std::min(period, bytes - done));
-  return host;
+  for (size_t done = 0; done < bytes; done += host.size())
+    memory.copy_from_host(static_cast<std::byte*>(to) + done, host.data(), std::min(host.size(), bytes - done));
 }
 
 // The operands of a node, large enough for every candidate.
@@ -56,8 +56,7 @@ class Operands {
       bytes = std::max(bytes, bytes_of(spec.shape, spec.dtype, layout_of(candidate)));
     storages_.push_back(std::make_shared<Storage>(spec.device, bytes));
     list.push_back(storages_.back()->data());
-    std::vector<std::byte> host = random_bytes(spec.dtype, bytes);
-    memory_of(spec.device).copy_from_host(list.back(), host.data(), bytes);
+    fill_random(spec, list.back(), bytes);
   }
 
   std::vector<std::shared_ptr<Storage>> storages_;
@@ -65,40 +64,69 @@ class Operands {
   void* workspace_;
 };
 
-// Nanoseconds. A CPU's kernel is done when it returns; of others the queue knows.
+// Nanoseconds of processor time of the calling thread.
+double thread_nanoseconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return 1e9 * static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec);
+}
+
+// Nanoseconds. A CPU's kernel is done when it returns; of others the queue knows. Where one thread does all the work
+// its processor time counts, so that a busy machine does not disturb the choice.
 double run_once(Queue& queue, Kernel& kernel, const Operands& operands) {
   using Clock = std::chrono::steady_clock;
-  std::chrono::duration<double, std::nano> inside{0};
-  bool synchronous = false;
+  double inside = -1;
   auto start = Clock::now();
   queue.run_now([&](const Run& run) {
+    const bool alone = run.threads != nullptr && run.threads->size() == 1;
+    const double before = alone ? thread_nanoseconds() : 0;
     auto begin = Clock::now();
     kernel.run(operands.on(run));
-    inside = Clock::now() - begin;
-    synchronous = run.threads != nullptr;
+    if (alone)
+      inside = thread_nanoseconds() - before;
+    else if (run.threads != nullptr)
+      inside = std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
   });
-  std::chrono::duration<double, std::nano> outside = Clock::now() - start;
-  return synchronous ? inside.count() : outside.count();
+  return inside >= 0 ? inside : std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+// Slower than the best by this factor, even when all goes well: not worth a run.
+constexpr double kHopeless = 1.4;
+
+// Those of which nothing is known, then the quickest first.
+std::vector<size_t> order_of(size_t count, const std::vector<Expectation>& expected) {
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  if (!expected.empty())
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return expected[a].least < expected[b].least; });
+  return order;
 }
 
 }  // namespace
 
-std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates) {
+std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates,
+                            const std::vector<Expectation>& expected) {
   Operands operands(node, candidates);
   Queue& queue = queue_of(node.device());
-  std::vector<std::unique_ptr<Kernel>> kernels;
-  for (const Candidate& candidate : candidates) kernels.push_back(candidate.build());
+  std::vector<std::unique_ptr<Kernel>> kernels(candidates.size());
   std::vector<double> times(candidates.size(), std::numeric_limits<double>::infinity());
+  std::vector<size_t> order = order_of(candidates.size(), expected);
   double best = std::numeric_limits<double>::infinity(), spent = 0;
   // Each round runs those that are still near the best; the first one also warms up. Long kernels get two rounds, short
-  // ones, whose times vary more, as many as a few milliseconds allow.
-  constexpr int kMostRounds = 40, kFewRounds = 5;
-  constexpr double kLong = 1e8, kShort = 3e6;  // nanoseconds spent on the node
+  // ones, whose times vary more, as many as a few milliseconds allow; two where there is nothing to choose.
+  constexpr int kMostRounds = 40, kFewRounds = 4;
+  constexpr double kLong = 4e7, kShort = 3e6;  // nanoseconds spent on the node
   for (int round = 1; round <= kMostRounds; ++round) {
-    if ((round > 2 && spent > kLong) || (round > kFewRounds && spent > kShort)) break;
-    double near = round == 1 ? 1e9 : round == 2 ? 1.6 : round == 3 ? 1.25 : 1.15;
-    for (size_t i = 0; i < kernels.size(); ++i) {
-      if (round > 1 && times[i] > near * best) continue;
+    if ((round > 2 && (spent > kLong || kernels.size() == 1)) || (round > kFewRounds && spent > kShort)) break;
+    double near = round == 2 ? 1.5 : round == 3 ? 1.25 : 1.15;
+    for (size_t i : order) {
+      if (round == 1 && !expected.empty() && expected[i].least > kHopeless * best) {
+        times[i] = expected[i].most;
+        continue;
+      }
+      if (round == 1) kernels[i] = candidates[i].build();
+      if (kernels[i] == nullptr || (round > 1 && times[i] > near * best)) continue;
       double once = run_once(queue, *kernels[i], operands);
       times[i] = std::min(times[i], once);
       best = std::min(best, once);

@@ -30,6 +30,9 @@ double reorder_nanoseconds(const TensorSpec& spec, const Layout& from, const Lay
 const Op& reorder_op();
 Attributes reorder_attributes(const Layout& from, const Layout& to);
 
+// Seconds that this process has spent on measuring so far.
+double tuning_seconds();
+
 // Writes what was newly measured to disk; a record that cannot be written is a warning, not an error.
 void save_tuning();
 
