@@ -161,6 +161,36 @@ TEST_P(GemmTest, IsRightAcrossBlocksOfEveryLoop) {
     }
 }
 
+// Also where f32 is multiplied in parts of bf16. Rows differ in size by a lot, and each keeps its accuracy.
+TEST_P(GemmTest, LargeProductsOfF32KeepTheAccuracyOfF32) {
+  uint64_t counter = 0;
+  for (auto [m, n, k] : {std::array<int64_t, 3>{97, 131, 133}, {129, 64, 300}, {65, 550, 1031}, {2100, 67, 29}})
+    for (bool ta : {false, true})
+      for (bool tb : {false, true}) {
+        const Gemm g = dense(m, n, k, ta, tb);
+        expect_right(g, 2);
+        Operands o(g);
+        for (int64_t i = 0; i < m; ++i) {
+          const double scale = std::ldexp(1.0, static_cast<int>(philox(2, 0, counter++).word[0] % 60) - 30);
+          for (int64_t x = 0; x < k; ++x)
+            o.a.set(ta ? x * m + i : i * k + x, scale * o.a.at(ta ? x * m + i : i * k + x));
+        }
+        run(g, o, 2);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < m; i += 7)
+          for (int64_t j = 0; j < n; ++j) {
+            double sum = 0, size = 0;
+            for (int64_t x = 0; x < k; ++x) {
+              const double product = o.a.at(ta ? x * m + i : i * k + x) * o.b.at(tb ? j * k + x : x * n + j);
+              sum += product;
+              size += std::abs(product);
+            }
+            wrong += !(std::abs(o.c.at(i * n + j) - sum) <= 0x1.0p-22 * size);
+          }
+        EXPECT_EQ(wrong, 0) << describe(g);
+      }
+}
+
 // Small whole numbers, so that every product and every sum is a whole number below 2^24.
 TEST_P(GemmTest, ProductsOfBf16AreExactWhereSumsAre) {
   for (auto [m, n, k] : {std::array<int64_t, 3>{35, 70, 129}, {70, 35, 1500}, {5, 40, 4100}}) {

@@ -88,10 +88,10 @@ class PaddedPatches final : public PanelSource<Acc> {
     pack_as<Acc>(block, width, panels, scratch.data());
   }
 
-  bool is_bf16() const override { return std::is_same_v<Element, bfloat16>; }
+  int bf16_parts() const override { return kBf16Parts<Element>; }
   void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const override {
-    if constexpr (std::is_same_v<Element, bfloat16>)
-      pack_as<bfloat16>(block, layout, panels, reinterpret_cast<bfloat16*>(scratch.data()));
+    if constexpr (kBf16Parts < Element >> 0)
+      pack_as<Element>(block, layout, panels, reinterpret_cast<Element*>(scratch.data()));
     else
       PanelSource<Acc>::pack_bf16(block, layout, panels, scratch);
   }

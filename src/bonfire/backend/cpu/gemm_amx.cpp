@@ -1,6 +1,6 @@
 // Products of bf16 with AMX. A tile register is 16 rows of 64 bytes: 16 lanes of A with 32 steps of K each, or 16 pairs
 // of steps with 16 lanes of B each, or 16 x 16 sums. Two of A times two of B keep four sums busy, so that every load
-// serves two products.
+// serves two products. Products of f32 are six of those, by parts of bf16 (gemm_kernel.h); there a load serves four.
 
 #include "bonfire/backend/cpu/gemm_avx512_template.h"
 #include "bonfire/backend/cpu/gemm_finish_template.h"
@@ -33,27 +33,67 @@ constexpr TileConfiguration kConfiguration;
 void begin() { _tile_loadconfig(&kConfiguration); }
 void end() { _tile_release(); }
 
-// sums [2 x 16, kNr] of up to 2 x 2 tiles: registers 0 and 1 above 2 and 3. Registers 4 and 5 hold A, 6 and 7 B.
+// Of up to two tiles: registers 4 and 5 hold those of A, 6 and 7 those of B.
+template <bool TwoDown>
+[[gnu::always_inline]] inline void load_a(const uint16_t* a) {
+  _tile_loadd(4, a, kRowBytes);
+  if constexpr (TwoDown) _tile_loadd(5, a + kTile * kSteps, kRowBytes);
+}
+template <bool TwoAcross>
+[[gnu::always_inline]] inline void load_b(const uint16_t* b) {
+  _tile_loadd(6, b, 2 * kRowBytes);
+  if constexpr (TwoAcross) _tile_loadd(7, b + 2 * kTile, 2 * kRowBytes);
+}
+// Sums: registers 0 and 1 above 2 and 3.
 template <bool TwoDown, bool TwoAcross>
+[[gnu::always_inline]] inline void add_products() {
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (TwoAcross) _tile_dpbf16ps(1, 4, 7);
+  if constexpr (TwoDown) _tile_dpbf16ps(2, 5, 6);
+  if constexpr (TwoDown && TwoAcross) _tile_dpbf16ps(3, 5, 7);
+}
+
+// Products of 32 steps of bf16.
+template <bool TwoDown, bool TwoAcross>
+[[gnu::always_inline]] inline void add_steps(const uint16_t* a, const uint16_t* b) {
+  load_b<TwoAcross>(b);
+  load_a<TwoDown>(a);
+  add_products<TwoDown, TwoAcross>();
+}
+
+// Products of 32 steps of f32 in three parts. Small ones come first, and each changes one operand only.
+template <bool TwoDown, bool TwoAcross>
+[[gnu::always_inline]] inline void add_split_steps(const uint16_t* a, const uint16_t* b) {
+  constexpr int64_t kPart = kMr * kSteps;
+  static_assert(kMr == kNr);
+  load_a<TwoDown>(a + 2 * kPart);
+  load_b<TwoAcross>(b);
+  add_products<TwoDown, TwoAcross>();  // a2 b0
+  load_a<TwoDown>(a + kPart);
+  add_products<TwoDown, TwoAcross>();  // a1 b0
+  load_b<TwoAcross>(b + kPart);
+  add_products<TwoDown, TwoAcross>();  // a1 b1
+  load_a<TwoDown>(a);
+  add_products<TwoDown, TwoAcross>();  // a0 b1
+  load_b<TwoAcross>(b + 2 * kPart);
+  add_products<TwoDown, TwoAcross>();  // a0 b2
+  load_b<TwoAcross>(b);
+  add_products<TwoDown, TwoAcross>();  // a0 b0
+}
+
+// sums [2 x 16, kNr] of up to 2 x 2 tiles.
+template <int Parts, bool TwoDown, bool TwoAcross>
 void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* sums) {
-  constexpr int64_t kPairBytes = 2 * kRowBytes, kSumBytes = kNr * sizeof(float);  // between rows
+  constexpr int64_t kSumBytes = kNr * sizeof(float);  // between rows
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int64_t k = 0; k < kc; k += kSteps, a += kMr * kSteps, b += kNr * kSteps) {
-    _tile_loadd(6, b, kPairBytes);
-    _tile_loadd(4, a, kRowBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (TwoAcross) {
-      _tile_loadd(7, b + 2 * kTile, kPairBytes);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (TwoDown) {
-      _tile_loadd(5, a + kTile * kSteps, kRowBytes);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (TwoAcross) _tile_dpbf16ps(3, 5, 7);
-    }
+  for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * kMr * kSteps, b += Parts * kNr * kSteps) {
+    if constexpr (Parts == 1)
+      add_steps<TwoDown, TwoAcross>(a, b);
+    else
+      add_split_steps<TwoDown, TwoAcross>(a, b);
   }
   _tile_stored(0, sums, kSumBytes);
   if constexpr (TwoAcross) _tile_stored(1, sums + kTile, kSumBytes);
@@ -61,23 +101,26 @@ void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* sum
   if constexpr (TwoDown && TwoAcross) _tile_stored(3, sums + kTile * kNr + kTile, kSumBytes);
 }
 
+template <int Parts>
 void multiply_to(float* sums, bool two_down, bool two_across, int64_t kc, const uint16_t* a, const uint16_t* b) {
   if (two_down)
-    two_across ? multiply_tiles<true, true>(kc, a, b, sums) : multiply_tiles<true, false>(kc, a, b, sums);
+    two_across ? multiply_tiles<Parts, true, true>(kc, a, b, sums) : multiply_tiles<Parts, true, false>(kc, a, b, sums);
   else
-    two_across ? multiply_tiles<false, true>(kc, a, b, sums) : multiply_tiles<false, false>(kc, a, b, sums);
+    two_across ? multiply_tiles<Parts, false, true>(kc, a, b, sums)
+               : multiply_tiles<Parts, false, false>(kc, a, b, sums);
 }
 
+template <int Parts>
 void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
               int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
-  if (c_stride == kNr && rows % kTile == 0 && !add) return multiply_to(c, two_down, two_across, kc, a, b);
+  if (c_stride == kNr && rows % kTile == 0 && !add) return multiply_to<Parts>(c, two_down, two_across, kc, a, b);
   // Elsewhere through a copy: tiles have 16 rows, and storing one waits for all of them to be in the cache.
   float* to = c;
   for (int r = 0; r < rows; ++r, to += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) __builtin_prefetch(to + v * kTile, 1);
   alignas(64) float sums[kMr * kNr];
-  multiply_to(sums, two_down, two_across, kc, a, b);
+  multiply_to<Parts>(sums, two_down, two_across, kc, a, b);
   for (int r = 0; r < rows; ++r, c += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) {
       __m512 row = _mm512_load_ps(sums + r * kNr + v * kTile);
@@ -86,27 +129,42 @@ void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_str
     }
 }
 
-}  // namespace
-
-Bf16Kernel gemm_kernel_amx() {
-  Bf16Kernel kernel{};
+// What both kernels have in common.
+template <class Kernel, class Source, int Parts>
+Kernel kernel_of() {
+  Kernel kernel{};
   kernel.mr = kMr;
   kernel.nr = kNr;
   kernel.group_a = kSteps;
   kernel.group_b = 2;
+  kernel.parts = Parts;
   kernel.lanes = kTile;
-  kernel.kc = 1024;
   kernel.block_a = 256;
   kernel.block_b = 256;
   kernel.chunk_a = 256;
   kernel.swept_b = 1 << 20;
   kernel.ask_ahead = false;
-  kernel.alone = 1.6e7;
-  kernel.multiply = &multiply;
+  kernel.multiply = &multiply<Parts>;
   kernel.finish = &GemmFinish<Isa>::finish;
-  kernel.pack = &PackBf16<Isa>::pack;
+  kernel.pack = &PackBf16<Isa, Source>::pack;
   kernel.begin = &begin;
   kernel.end = &end;
+  return kernel;
+}
+
+}  // namespace
+
+Bf16Kernel gemm_kernel_amx() {
+  Bf16Kernel kernel = kernel_of<Bf16Kernel, uint16_t, 1>();
+  kernel.kc = 1024;
+  kernel.alone = 1.6e7;
+  return kernel;
+}
+
+SplitKernel gemm_split_kernel_amx() {
+  SplitKernel kernel = kernel_of<SplitKernel, float, 3>();
+  kernel.kc = 256;
+  kernel.alone = 4e6;
   return kernel;
 }
 

@@ -19,6 +19,9 @@ constexpr int64_t kParts = 16;                // of K: enough for that many thre
 constexpr int64_t kPrivateBlockFactor = 2;    // blocks are larger when both operands are packed privately
 constexpr int64_t kReduceColumns = 1024;      // columns of a task that sums parts
 
+constexpr int64_t kLeastSplit = 64;      // rows and columns of a product of f32 that is made of bf16's
+constexpr double kLeastSplitWork = 1e6;  // and its multiplications
+
 constexpr int64_t kMaxTile = 1024;  // >= mr * nr of every kernel
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -69,8 +72,10 @@ struct Cut {
   int64_t shared_lanes;      // of the shared operand, packed at a time
   int64_t block_m, block_n;  // of a task
   int64_t slots;             // tasks at a time
+  int number_parts;          // of the kernel
 
   Cut(const Product<Acc>& p, const TileKernel<Acc, Packed>& kernel, int threads) {
+    number_parts = kernel.parts;
     const int64_t slices = std::max<int64_t>(1, ceil_div(p.k, kernel.kc));
     kc = round_up(ceil_div(p.k, slices), kernel.group());
     block_m = kPrivateBlockFactor * kernel.block_a;
@@ -90,7 +95,8 @@ struct Cut {
     const bool stream_a = p.m >= p.n && !b_in_place;
     const int64_t width = stream_a ? kernel.nr : kernel.mr;
     const int64_t lanes = stream_a ? p.n : p.m;
-    shared_lanes = kSharedBytes / static_cast<int64_t>(sizeof(Packed)) / std::max<int64_t>(1, p.k) / width * width;
+    const int64_t shared_numbers = kSharedBytes / static_cast<int64_t>(sizeof(Packed)) / kernel.parts;
+    shared_lanes = shared_numbers / std::max<int64_t>(1, p.k) / width * width;
     // Sums of a bf16 result are kept per task while K runs over several slices.
     if (p.out_type == OutputType::bf16) shared_lanes = std::min(shared_lanes, 2048 / width * width);
     const bool share = parts == 1 && shared_lanes >= std::min<int64_t>(lanes, 256);
@@ -140,8 +146,9 @@ struct Slot {
   int64_t* col_offset;  // [block_n]
 
   Slot(const Product<Acc>& p, const Cut<Acc, Packed>& cut, Arena& arena) {
-    a = arena.take<Packed>(cut.share_a || cut.a_in_place ? 0 : cut.block_m * cut.kc);
-    b = arena.take<Packed>(cut.share_b ? 0 : (cut.b_in_place ? kMaxPanelWidth : cut.block_n) * cut.kc);
+    a = arena.take<Packed>(cut.share_a || cut.a_in_place ? 0 : cut.block_m * cut.kc * cut.number_parts);
+    b = arena.take<Packed>(cut.share_b ? 0
+                                       : (cut.b_in_place ? kMaxPanelWidth : cut.block_n) * cut.kc * cut.number_parts);
     auto scratch = [&](const PanelSource<Acc>& source, int64_t lanes) -> std::span<Acc> {
       int64_t size = source.scratch_size(lanes, cut.kc);
       return {arena.take<Acc>(size), static_cast<size_t>(size)};
@@ -166,7 +173,7 @@ class Multiplication {
     partial_stride_ = round_up(p_.n, kernel_.nr);
     if (cut_.parts > 1) partial_ = arena.take<Acc>(cut_.parts * p_.m * partial_stride_);
     if ((cut_.share_a && !cut_.a_in_place) || cut_.share_b)
-      shared_ = arena.take<Packed>(cut_.shared_lanes * round_up(p_.k, kernel_.group()));
+      shared_ = arena.take<Packed>(cut_.shared_lanes * kernel_.layout_a().steps(p_.k));
     slots_ = workspace ? workspace + arena.used() : nullptr;
     Arena slot(nullptr);
     Slot<Acc, Packed>(p_, cut_, slot);
@@ -222,7 +229,7 @@ class Multiplication {
       const int64_t k = task / groups * cut_.kc, first = task % groups * group;
       const PanelBlock block{lane + first, std::min(group, lanes - first), k, std::min(cut_.kc, p_.k - k)};
       Slot<Acc, Packed> own = slot_at(slot);
-      pack(source, block, layout, shared_ + shared_count_ * k + first * layout.steps(block.kc),
+      pack(source, block, layout, shared_ + shared_count_ * k * kernel_.parts + first * layout.steps(block.kc),
            cut_.share_a ? own.scratch_a : own.scratch_b);
     });
   }
@@ -257,14 +264,14 @@ class Multiplication {
       const Packed* a = slot.a;
       const Packed* b = slot.b;
       if (cut_.share_a)
-        a = shared_ + shared_count_ * k;
+        a = shared_ + shared_count_ * k * kernel_.parts;
       else if (!cut_.a_in_place)
         pack(*p_.a, {area.i, area.rows, k, kc, k > k_begin}, kernel_.layout_a(), slot.a, slot.scratch_a);
       if (cut_.share_b)
-        b = shared_ + shared_count_ * k;
+        b = shared_ + shared_count_ * k * kernel_.parts;
       else if (!cut_.b_in_place)
         pack(*p_.b, {area.j, area.cols, k, kc, k > k_begin}, kernel_.layout_b(), slot.b, slot.scratch_b);
-      const Slice slice{k, round_up(kc, kernel_.group()), k == k_begin, k + kc == k_end};
+      const Slice slice{k, kernel_.layout_a().steps(kc), k == k_begin, k + kc == k_end};
       if constexpr (std::is_same_v<Acc, Packed>) {
         if (cut_.b_in_place) compute_in_place(slot, area, a, slice);
       }
@@ -447,12 +454,20 @@ class Multiplication {
 
 int threads_of(ThreadPool* pool) { return pool ? pool->size() : 1; }
 
+// The kernel for panels of bf16 that suits the operands, or null.
+const TileKernel<float, uint16_t>* kernel_of_bf16(const Product<float>& product) {
+  const int parts = product.a->bf16_parts();
+  if (parts == 0 || parts != product.b->bf16_parts()) return nullptr;
+  if (parts == 1) return bf16_kernel();
+  const double work = static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
+  return std::min(product.m, product.n) >= kLeastSplit && work >= kLeastSplitWork ? split_kernel() : nullptr;
+}
+
 // Calls body with the kernel that suits the operands.
 template <class Acc, class Body>
 auto with_kernel(const Product<Acc>& product, const Body& body) {
   if constexpr (std::is_same_v<Acc, float>)
-    if (const Bf16Kernel* kernel = bf16_kernel(); kernel && product.a->is_bf16() && product.b->is_bf16())
-      return body(static_cast<const TileKernel<float, uint16_t>&>(*kernel));
+    if (const TileKernel<float, uint16_t>* kernel = kernel_of_bf16(product)) return body(*kernel);
   return body(static_cast<const TileKernel<Acc, Acc>&>(gemm_kernel<Acc>()));
 }
 

@@ -16,7 +16,8 @@
 // alone, so results do not depend on the thread count.
 //
 // Where the processor multiplies bf16 and both operands are made of it, their panels are bf16 too (pack_bf16);
-// otherwise they are widened while they are packed.
+// otherwise they are widened while they are packed. Where it multiplies bf16 many times faster than f32, large products
+// of f32 are made of products of bf16 (gemm_kernel.h).
 
 #include <array>
 #include <atomic>
@@ -76,10 +77,16 @@ class PanelSource {
   virtual int64_t lane_in_place() const { return 0; }
   virtual const Acc* in_place(int64_t /*lane*/, int64_t /*k*/) const { return nullptr; }
 
-  // Whether all numbers are bf16, and pack_bf16() is there. It writes their bits, like pack() otherwise.
-  virtual bool is_bf16() const { return false; }
+  // How many numbers of bf16 one of the operand is the sum of, for pack_bf16() to write their bits (like pack()
+  // otherwise): 1 for bf16, 3 for f32, 0 where there is no pack_bf16().
+  virtual int bf16_parts() const { return 0; }
   virtual void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const;
 };
+
+template <class Element>
+inline constexpr int kBf16Parts = std::is_same_v<Element, bfloat16> ? 1
+                                  : std::is_same_v<Element, float>  ? 3
+                                                                    : 0;
 
 // An operand that lies in memory: element (lane, k) is data[lanes.offset(lane) + k.offset(k)].
 template <class Element, class Acc>
@@ -90,7 +97,7 @@ class MemorySource final : public PanelSource<Acc> {
   int64_t step_in_place() const override;
   int64_t lane_in_place() const override;
   const Acc* in_place(int64_t lane, int64_t k) const override;
-  bool is_bf16() const override { return std::is_same_v<Element, bfloat16>; }
+  int bf16_parts() const override { return kBf16Parts<Element>; }
   void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const override;
 
  private:

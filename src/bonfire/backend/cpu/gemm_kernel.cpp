@@ -55,7 +55,11 @@ const GemmKernels& kernels_of(InstructionSet set) {
 #endif
 #if defined(BONFIRE_HAVE_AMX)
     case InstructionSet::amx: {
-      static const GemmKernels kernels = with_bf16(avx512_kernels(), gemm_kernel_amx());
+      static const GemmKernels kernels = [] {
+        GemmKernels both = with_bf16(avx512_kernels(), gemm_kernel_amx());
+        both.split = gemm_split_kernel_amx();
+        return both;
+      }();
       return kernels;
     }
 #endif
@@ -80,6 +84,11 @@ template const GemmKernel<double>& gemm_kernel();
 
 const Bf16Kernel* bf16_kernel() {
   const Bf16Kernel& kernel = kernels_of(instruction_set()).bf16;
+  return kernel.multiply ? &kernel : nullptr;
+}
+
+const SplitKernel* split_kernel() {
+  const SplitKernel& kernel = kernels_of(instruction_set()).split;
   return kernel.multiply ? &kernel : nullptr;
 }
 

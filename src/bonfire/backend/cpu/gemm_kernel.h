@@ -8,6 +8,11 @@
 //
 // Instructions that multiply bf16 and add in f32 want neighbouring steps of K side by side. Their panels are
 //   panel[k / group][lane][k % group], zero for steps beyond the end of K.
+//
+// The same instructions multiply f32, where they are that much faster. A number of f32 is exactly the sum of three of
+// bf16, x = x0 + x1 + x2, each 2^8 times smaller than the one before; six products, those of x0 y0, x0 y1, x1 y0, x1
+// y1, x0 y2 and x2 y0, leave out less than f32 rounds away. Panels then hold the three parts of every group of 32 steps
+// one after the other (PanelLayout::parts). Numbers below 2^-110 lose accuracy, and infinities become NaN.
 
 #include <cstdint>
 
@@ -22,11 +27,12 @@ struct PanelLayout {
   int width;         // lanes of a panel
   int group = 1;     // steps of K side by side
   int multiple = 1;  // a slice of K is filled up with zeros to a multiple of this
+  int parts = 1;     // numbers packed for one of the operand
 
   PanelLayout(int panel_width) : width(panel_width) {}
-  PanelLayout(int panel_width, int k_group, int k_multiple)
-      : width(panel_width), group(k_group), multiple(k_multiple) {}
-  int64_t steps(int64_t kc) const { return (kc + multiple - 1) / multiple * multiple; }
+  PanelLayout(int panel_width, int k_group, int k_multiple, int number_parts)
+      : width(panel_width), group(k_group), multiple(k_multiple), parts(number_parts) {}
+  int64_t steps(int64_t kc) const { return (kc + multiple - 1) / multiple * multiple * parts; }  // numbers of a lane
 };
 
 // Panels to pack: lane i, step k is source[lane_offset[i] + k_offset[k]]. Panel p holds lanes [p * width, p * width +
@@ -67,6 +73,7 @@ template <class Acc, class Packed>
 struct TileKernel {
   int mr, nr;
   int group_a = 1, group_b = 1;  // of panels; a slice of K is packed as whole groups of the larger one
+  int parts = 1;                 // numbers packed for one of an operand: f32 as three of bf16
   int lanes;                     // of one vector of sums
   int64_t kc;                    // longest slice of K: a panel of B stays in the first-level cache
   int64_t block_a;               // lanes of A whose slices stay in the second-level cache
@@ -77,8 +84,8 @@ struct TileKernel {
   double alone;  // operations (2 m n k) of a product so small that waking other threads costs more than they save
 
   // c[r * c_stride + j] = sum over k of a(r, k) * b(k, j) (+ c when add), for r < rows and j < cols rounded up to whole
-  // vectors. Without groups, a(r, k) is a[k * a_stride + r] and b(k, j) is b[k * b_stride + j]; panels with groups have
-  // no strides.
+  // vectors. kc counts numbers as packed. Without groups, a(r, k) is a[k * a_stride + r] and b(k, j) is b[k * b_stride
+  // + j]; panels with groups have no strides.
   using Multiply = void(int rows, int cols, int64_t kc, const Packed* a, int64_t a_stride, const Packed* b,
                         int64_t b_stride, Acc* c, int64_t c_stride, bool add);
   Multiply* multiply;
@@ -90,8 +97,8 @@ struct TileKernel {
   void (*end)() = nullptr;
 
   int group() const { return group_a > group_b ? group_a : group_b; }
-  PanelLayout layout_a() const { return {mr, group_a, group()}; }
-  PanelLayout layout_b() const { return {nr, group_b, group()}; }
+  PanelLayout layout_a() const { return {mr, group_a, group(), parts}; }
+  PanelLayout layout_b() const { return {nr, group_b, group(), parts}; }
 };
 
 template <class Acc>
@@ -107,13 +114,19 @@ struct Bf16Kernel : TileKernel<float, uint16_t> {
   void (*pack)(const PackPanels<uint16_t, uint16_t>& panels);
 };
 
+// Products of f32 by instructions for bf16.
+struct SplitKernel : TileKernel<float, uint16_t> {
+  void (*pack)(const PackPanels<float, uint16_t>& panels);
+};
+
 inline constexpr int64_t kMaxSliceK = 1024;  // >= kc of every kernel
 inline constexpr int kMaxPanelWidth = 64;    // >= mr and nr of every kernel
 
 struct GemmKernels {
   GemmKernel<float> f32;
   GemmKernel<double> f64;
-  Bf16Kernel bf16{};  // without multiply(): bf16 is widened to f32 while it is packed
+  Bf16Kernel bf16{};    // without multiply(): bf16 is widened to f32 while it is packed
+  SplitKernel split{};  // without multiply(): there is nothing faster than `f32`
 };
 
 GemmKernels gemm_kernels_generic();
@@ -123,10 +136,12 @@ GemmKernels gemm_kernels_avx512();
 Bf16Kernel gemm_kernel_neonbf16();
 Bf16Kernel gemm_kernel_avx512bf16();
 Bf16Kernel gemm_kernel_amx();
+SplitKernel gemm_split_kernel_amx();
 
 // The table of instruction_set().
 template <class Acc>
 const GemmKernel<Acc>& gemm_kernel();
-const Bf16Kernel* bf16_kernel();  // null where bf16 is widened
+const Bf16Kernel* bf16_kernel();    // null where bf16 is widened
+const SplitKernel* split_kernel();  // null where f32 is not split
 
 }  // namespace bonfire::cpu

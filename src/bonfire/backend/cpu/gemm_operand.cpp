@@ -64,7 +64,9 @@ void pack_panels(const Element* data, std::span<const int64_t> lane_offset, std:
                                       .over_read = over_read,
                                       .panels = panels};
   };
-  if constexpr (std::is_same_v<Packed, uint16_t>)
+  if constexpr (std::is_same_v<Packed, uint16_t> && std::is_same_v<Element, float>)
+    split_kernel()->pack(request(data));
+  else if constexpr (std::is_same_v<Packed, uint16_t>)
     bf16_kernel()->pack(request(reinterpret_cast<const uint16_t*>(data)));
   else if constexpr (std::is_same_v<Element, bfloat16>)
     gemm_kernel<Packed>().pack_bf16(request(reinterpret_cast<const uint16_t*>(data)));
@@ -76,10 +78,11 @@ template void pack_panels(const float*, Offsets, Offsets, PanelLayout, bool, flo
 template void pack_panels(const double*, Offsets, Offsets, PanelLayout, bool, double*);
 template void pack_panels(const bfloat16*, Offsets, Offsets, PanelLayout, bool, float*);
 template void pack_panels(const bfloat16*, Offsets, Offsets, PanelLayout, bool, uint16_t*);
+template void pack_panels(const float*, Offsets, Offsets, PanelLayout, bool, uint16_t*);
 
 template <class Acc>
 void PanelSource<Acc>::pack_bf16(const PanelBlock&, PanelLayout, uint16_t*, std::span<Acc>) const {
-  BONFIRE_CHECK(false, "this operand is not bf16");
+  BONFIRE_CHECK(false, "this operand has no parts of bf16");
 }
 template class PanelSource<float>;
 template class PanelSource<double>;
@@ -106,7 +109,7 @@ void MemorySource<Element, Acc>::pack(const PanelBlock& block, int width, Acc* p
 template <class Element, class Acc>
 void MemorySource<Element, Acc>::pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels,
                                            std::span<Acc> scratch) const {
-  if constexpr (std::is_same_v<Element, bfloat16>)
+  if constexpr (kBf16Parts < Element >> 0)
     pack_as(block, layout, panels);
   else
     PanelSource<Acc>::pack_bf16(block, layout, panels, scratch);

@@ -1,6 +1,8 @@
 #pragma once
 // Packing of bf16 panels with AVX-512, for the kernels that multiply them: groups of 2 steps (a pair is one word) or of
-// 32 (a cache line). `Isa` is a type of an unnamed namespace, as in gemm_kernel_template.h.
+// 32 (a cache line). `Isa` is a type of an unnamed namespace, as in gemm_kernel_template.h. `Source` is uint16_t (bits
+// of bf16), or float: each number then becomes the three numbers of bf16 that it is the sum of, as
+// TileKernel::parts tells.
 //
 // Numbers come out of the source 32 at a time, as masked loads: one where they lie side by side, one per stretch where
 // they do not. What is missing (lanes beyond the edge, steps beyond the end of K) is masked out and so becomes zero.
@@ -12,12 +14,13 @@
 
 namespace bonfire::cpu {
 
-template <class Isa>
+template <class Isa, class Source>
 struct PackBf16 {
-  using Pack = PackPanels<uint16_t, uint16_t>;
+  using Pack = PackPanels<Source, uint16_t>;
   using Words = typename WordSquare<Isa>::Words;  // a word is a pair of numbers
   static constexpr int kBatch = 32;               // numbers loaded at a time
   static constexpr int kWords = WordSquare<Isa>::kWords;
+  static constexpr int kParts = sizeof(Source) == sizeof(float) ? 3 : 1;  // numbers packed for one of the source
 
   // Numbers whose bits are in `mask` lie side by side: number i at source[offset + i].
   struct Stretch {
@@ -43,11 +46,41 @@ struct PackBf16 {
 
   typedef uint16_t Numbers __attribute__((vector_size(64)));
 
-  [[gnu::always_inline]] static Numbers load(const uint16_t* source, const Stretches& stretches) {
+  struct Loaded {
+    Numbers part[kParts];
+  };
+
+  [[gnu::always_inline]] static Loaded load(const uint16_t* source, const Stretches& stretches) {
     __m512i numbers = _mm512_setzero_si512();
     for (int i = 0; i < stretches.count; ++i)
       numbers = _mm512_mask_loadu_epi16(numbers, stretches.part[i].mask, source + stretches.part[i].offset);
-    return (Numbers)numbers;
+    return {{(Numbers)numbers}};
+  }
+
+  [[gnu::always_inline]] static Loaded load(const float* source, const Stretches& stretches) {
+    __m512 low = _mm512_setzero_ps(), high = low;
+    for (int i = 0; i < stretches.count; ++i) {
+      const float* from = source + stretches.part[i].offset;
+      low = _mm512_mask_loadu_ps(low, static_cast<__mmask16>(stretches.part[i].mask), from);
+      high = _mm512_mask_loadu_ps(high, static_cast<__mmask16>(stretches.part[i].mask >> kWords), from + kWords);
+    }
+    return split(low, high);
+  }
+
+  // Each part is the nearest number of bf16 to what the parts before it have left.
+  [[gnu::always_inline]] static Loaded split(__m512 low, __m512 high) {
+    Loaded loaded;
+#pragma GCC unroll 3
+    for (int i = 0; i < kParts; ++i) {
+      const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+      low = _mm512_sub_ps(low, widened(_mm512_maskz_extracti64x4_epi64(0xFF, rounded, 0)));
+      high = _mm512_sub_ps(high, widened(_mm512_maskz_extracti64x4_epi64(0xFF, rounded, 1)));
+      loaded.part[i] = (Numbers)rounded;
+    }
+    return loaded;
+  }
+  [[gnu::always_inline]] static __m512 widened(__m256i numbers) {
+    return (__m512)_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, numbers), 16);
   }
 
   // Words of an even step and the odd one after it, of the lanes [0, 16) or [16, 32).
@@ -73,21 +106,22 @@ struct PackBf16 {
     const Pack& p;
     int64_t lane, lanes;  // the first, and how many the operand has
     int64_t steps;        // with padding
-    uint16_t* to;
+    uint16_t* to;         // [steps / 32][kParts][32, width]
+
+    uint16_t* at(int64_t k, int part) const { return to + (k * kParts + part * kBatch) * p.layout.width; }
   };
 
   // ---- sources whose steps of K lie side by side: 32 steps at a time, along the lanes of memory ----
 
   static void lines_by_steps(const Panel& panel, const Stretches* steps) {
     const int64_t width = panel.p.layout.width;
-    for (int64_t i = 0; i < width; ++i) {
-      uint16_t* to = panel.to + i * kBatch;
-      for (int64_t k = 0; k < panel.steps; k += kBatch, to += width * kBatch) {
-        Numbers line{};
-        if (i < panel.lanes) line = load(panel.p.source + panel.p.lane_offset[panel.lane + i], steps[k / kBatch]);
-        __builtin_memcpy(to, &line, sizeof line);
+    for (int64_t i = 0; i < width; ++i)
+      for (int64_t k = 0; k < panel.steps; k += kBatch) {
+        Loaded lines{};
+        if (i < panel.lanes) lines = load(panel.p.source + panel.p.lane_offset[panel.lane + i], steps[k / kBatch]);
+        for (int part = 0; part < kParts; ++part)
+          __builtin_memcpy(panel.at(k, part) + i * kBatch, &lines.part[part], sizeof(Numbers));
       }
-    }
   }
 
   static void pairs_by_steps(const Panel& panel, const Stretches* steps) {
@@ -95,16 +129,21 @@ struct PackBf16 {
     for (int64_t first = 0; first < width; first += kWords) {
       const __mmask16 mask = word_mask(width, first);
       for (int64_t k = 0; k < panel.steps; k += kBatch) {
-        Words words[kWords] = {};
+        Words words[kParts][kWords] = {};
 #pragma GCC unroll 16
         for (int i = 0; i < kWords; ++i)
-          if (first + i < panel.lanes)
-            words[i] = (Words)load(panel.p.source + panel.p.lane_offset[panel.lane + first + i], steps[k / kBatch]);
-        WordSquare<Isa>::transpose(words);
-        uint16_t* to = panel.to + k * width + 2 * first;
+          if (first + i < panel.lanes) {
+            const int64_t lane = panel.p.lane_offset[panel.lane + first + i];
+            const Loaded loaded = load(panel.p.source + lane, steps[k / kBatch]);
+            for (int part = 0; part < kParts; ++part) words[part][i] = (Words)loaded.part[part];
+          }
+        for (int part = 0; part < kParts; ++part) {
+          WordSquare<Isa>::transpose(words[part]);
+          uint16_t* to = panel.at(k, part) + 2 * first;
 #pragma GCC unroll 16
-        for (int i = 0; i < kWords; ++i)
-          if (k + 2 * i < panel.steps) _mm512_mask_storeu_epi32(to + 2 * i * width, mask, (__m512i)words[i]);
+          for (int i = 0; i < kWords; ++i)
+            if (k + 2 * i < panel.steps) _mm512_mask_storeu_epi32(to + 2 * i * width, mask, (__m512i)words[part][i]);
+        }
       }
     }
   }
@@ -112,9 +151,9 @@ struct PackBf16 {
   // ---- sources whose lanes lie side by side: 32 steps of all panels at a time, to stay in few pages of memory ----
 
   // Reads across memory, so the next 32 steps have to be asked for.
-  static Numbers load_step(const Pack& p, int64_t k, const Stretches& lanes) {
+  static Loaded load_step(const Pack& p, int64_t k, const Stretches& lanes) {
     if (k + kBatch < p.kc) __builtin_prefetch(p.source + p.k_offset[k + kBatch] + lanes.first());
-    if (k >= p.kc) return Numbers{};
+    if (k >= p.kc) return Loaded{};
     return load(p.source + p.k_offset[k], lanes);
   }
 
@@ -123,11 +162,14 @@ struct PackBf16 {
     for (int64_t first = 0; first < width; first += kBatch) {
       const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
       const __mmask16 low = word_mask(width, first), high = word_mask(width, first + kWords);
-      uint16_t* to = panel.to + k_begin * width + 2 * first;
-      for (int64_t k = k_begin; k < k_end; k += 2, to += 2 * width) {
-        const Numbers even = load_step(panel.p, k, lanes), odd = load_step(panel.p, k + 1, lanes);
-        _mm512_mask_storeu_epi32(to, low, (__m512i)low_pairs(even, odd));
-        if (high) _mm512_mask_storeu_epi32(to + 2 * kWords, high, (__m512i)high_pairs(even, odd));
+      for (int64_t k = k_begin; k < k_end; k += 2) {
+        const Loaded even = load_step(panel.p, k, lanes), odd = load_step(panel.p, k + 1, lanes);
+        for (int part = 0; part < kParts; ++part) {
+          uint16_t* to = panel.at(k_begin, part) + (k - k_begin) * width + 2 * first;
+          _mm512_mask_storeu_epi32(to, low, (__m512i)low_pairs(even.part[part], odd.part[part]));
+          if (high)
+            _mm512_mask_storeu_epi32(to + 2 * kWords, high, (__m512i)high_pairs(even.part[part], odd.part[part]));
+        }
       }
     }
   }
@@ -136,15 +178,19 @@ struct PackBf16 {
     const int64_t width = panel.p.layout.width;
     for (int64_t first = 0; first < width; first += kBatch) {
       const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
-      Words low[kWords], high[kWords];
+      Words low[kParts][kWords], high[kParts][kWords];
 #pragma GCC unroll 16
       for (int i = 0; i < kWords; ++i) {
-        const Numbers even = load_step(panel.p, k + 2 * i, lanes), odd = load_step(panel.p, k + 2 * i + 1, lanes);
-        low[i] = low_pairs(even, odd);
-        high[i] = high_pairs(even, odd);
+        const Loaded even = load_step(panel.p, k + 2 * i, lanes), odd = load_step(panel.p, k + 2 * i + 1, lanes);
+        for (int part = 0; part < kParts; ++part) {
+          low[part][i] = low_pairs(even.part[part], odd.part[part]);
+          high[part][i] = high_pairs(even.part[part], odd.part[part]);
+        }
       }
-      store_lines(low, panel.to + k * width + first * kBatch, width - first);
-      store_lines(high, panel.to + k * width + (first + kWords) * kBatch, width - first - kWords);
+      for (int part = 0; part < kParts; ++part) {
+        store_lines(low[part], panel.at(k, part) + first * kBatch, width - first);
+        store_lines(high[part], panel.at(k, part) + (first + kWords) * kBatch, width - first - kWords);
+      }
     }
   }
 
@@ -166,7 +212,7 @@ struct PackBf16 {
   template <class Body>
   static void each_panel(const Pack& p, int64_t steps, const Body& body) {
     for (int64_t lane = 0; lane < p.lanes; lane += p.layout.width)
-      body(Panel{p, lane, least(p.layout.width, p.lanes - lane), steps, p.panels + lane * steps});
+      body(Panel{p, lane, least(p.layout.width, p.lanes - lane), steps, p.panels + lane * steps * kParts});
   }
 
   static void pack(const Pack& p) {

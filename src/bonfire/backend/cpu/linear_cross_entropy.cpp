@@ -20,6 +20,7 @@ namespace {
 // Bytes of a block's logits: large blocks read the weight less often.
 constexpr int64_t kBlockBytes = int64_t{64} << 20;
 constexpr int64_t kFewestRows = 64;
+constexpr int64_t kWholeRows = 256;  // products are cut at multiples of this
 
 template <class T>
 class LinearCrossEntropy {
@@ -36,7 +37,9 @@ class LinearCrossEntropy {
         ignore_index_(node.attributes.integer("ignore_index")),
         mean_(static_cast<Reduction>(node.attributes.integer("reduction")) == Reduction::mean) {
     const int64_t row_bytes = std::max<int64_t>(1, classes_ * static_cast<int64_t>(sizeof(Acc)));
-    block_ = std::min(rows_, std::max(kFewestRows, kBlockBytes / row_bytes));
+    block_ = std::max(kFewestRows, kBlockBytes / row_bytes);
+    if (block_ > kWholeRows) block_ -= block_ % kWholeRows;
+    block_ = std::min(rows_, block_);
     for (int64_t rows : {block_, block_ > 0 ? rows_ % block_ : 0})
       for (const Gemm& g : {logits_of(rows), dx_of(rows), dweight_of(rows, false)})
         if (rows > 0) gemm_bytes_ = std::max(gemm_bytes_, gemm_workspace(g, cpu_threads()));
