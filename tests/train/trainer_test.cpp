@@ -146,7 +146,10 @@ TEST(TrainerErrors, SayWhatToDo) {
     return std::string("no error");
   };
   EXPECT_EQ(message({"strategy.use_local_sgd=true"}), "[train] strategy.use_local_sgd is not built yet; leave it out");
-  EXPECT_NE(message({"model=bert_mini"}).find("does not classify images"), std::string::npos);
+  EXPECT_NE(message({"model=two_headed"}).find("neither classifies images"), std::string::npos);
+  EXPECT_NE(message({"model=bert_mini", "data=" + folder.path().string()})
+                .find("bert_mini reads text, " + folder.path().string() + " is no text (it has no vocab.txt)"),
+            std::string::npos);
   EXPECT_NE(message({"data=" + (folder / "absent").string()}).find("train-images-idx3-ubyte"), std::string::npos);
   EXPECT_NE(message({"num_classes=5"}).find("has the label 9"), std::string::npos) << message({"num_classes=5"});
   EXPECT_NE(message({"resume=" + (folder / "absent").string()}).find("no whole checkpoint"), std::string::npos);

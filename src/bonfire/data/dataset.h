@@ -41,6 +41,7 @@ class SampleKey {
   SampleKey(uint64_t seed, int64_t epoch, int64_t index) : seed_(seed), epoch_(epoch), index_(index) {}
   int64_t epoch() const { return epoch_; }
   int64_t index() const { return index_; }
+  SampleKey in_epoch(int64_t epoch) const { return {seed_, epoch, index_}; }
   float uniform(uint64_t number) const;  // in [0, 1): draw `number` of this sample in this epoch
 
  private:

@@ -22,6 +22,8 @@ struct Config {
   std::optional<int64_t> image_size = {};   // empty: as the data is
   std::string data = "generated";
   std::string train_file, test_file;
+  int64_t seq_length = 64;  // tokens
+  bool lower_case = true;
   std::optional<int64_t> limit = {};  // training samples; empty: all
   std::string output = "runs";
   std::string resume, init_from;

@@ -36,13 +36,15 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
 
   visit.section("Data");
   visit.key("data", c.data,
-            "`generated` (the set that is built in), or a folder with MNIST's four IDX files, plain or gzipped, or "
-            "CIFAR's binary files",
+            "`generated` (what is built in: drawn digits, or sentences where the model reads text), or a folder with "
+            "MNIST's four IDX files, plain or gzipped, CIFAR's binary files, or text (vocab.txt, train.txt, test.txt)",
             any);
   visit.key("train_file", c.train_file, "folder or file of the training part, where it is not inside data", any);
   visit.key("test_file", c.test_file, "folder or file of the test part, where it is not inside data", any);
   visit.key("limit", c.limit, "train on the first so many samples only", {.least = 1, .empty = "off"});
   visit.key("image_size", c.image_size, "height and width images are brought to; auto: as they are", some);
+  visit.key("seq_length", c.seq_length, "text: tokens of a sequence", {.least = 8, .most = 512});
+  visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
   visit.key("batch_size", c.batch_size, "samples a step, of each process", some);
   visit.key("num_workers", c.num_workers, "threads that prepare batches; 0: the training thread does", whole);
   visit.key("pin_memory", c.pin_memory,

@@ -7,6 +7,8 @@
 #include "bonfire/data/cifar.h"
 #include "bonfire/data/glyphs.h"
 #include "bonfire/data/idx.h"
+#include "bonfire/data/sentences.h"
+#include "bonfire/data/text.h"
 
 namespace bonfire::train {
 
@@ -44,9 +46,40 @@ int64_t count_classes(const data::Dataset& dataset) {
   return most + 1;
 }
 
+// vocab.txt, train.txt and test.txt of the folder; or the sentences that are built in.
+OpenedData open_text(const Config& config) {
+  OpenedData data;
+  data::WordPieceOptions reading{.lower_case = config.lower_case};
+  bool is_generated = config.data == "generated";
+  std::filesystem::path folder = config.data;
+  data::WordPiece pieces = is_generated
+                               ? data::WordPiece(data::sentence_vocabulary(), "the built-in vocabulary", reading)
+                               : data::WordPiece::load(folder / "vocab.txt", reading);
+  auto load = [&](Split split) {
+    if (is_generated) {
+      int64_t lines = split == Split::train ? 16000 : 2000;
+      return data::text_of_lines(data::sentences(split, lines), pieces, config.seq_length, "the generated text");
+    }
+    return data::load_text(folder / (split == Split::train ? "train.txt" : "test.txt"), pieces, config.seq_length);
+  };
+  data.title = is_generated ? "generated sentences" : config.data;
+  data.train = load(Split::train);
+  data.test = load(Split::test);
+  data.classes = data.vocabulary = pieces.size();
+  data.train_transform = data::mask_tokens(pieces, {.every_epoch = true});
+  data.test_transform = data::mask_tokens(pieces);
+  return data;
+}
+
 }  // namespace
 
 OpenedData open_data(const Config& config) {
+  bool model_reads_text = config.model.starts_with("bert_");
+  if (bool text = data::is_text(config.data); config.data != "generated" && text != model_reads_text)
+    throw_error<ConfigError>("[data] {} reads {}, {} {}; choose another model or other data", config.model,
+                             model_reads_text ? "text" : "images", config.data,
+                             text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)");
+  if (model_reads_text) return open_text(config);
   OpenedData data;
   if (config.data == "generated") {
     data.title = "generated glyphs";

@@ -63,7 +63,7 @@ class ReportPage final : public Reporter {
   void read_metrics() {
     train_loss_ = {"training", {}, {}}, test_loss_ = {"test", {}, {}};
     train_top1_ = {"training", {}, {}}, test_top1_ = {"test", {}, {}};
-    rate_ = {"rate", {}, {}}, speed_ = {"images/s", {}, {}};
+    rate_ = {"rate", {}, {}}, speed_ = {run_.unit + "/s", {}, {}};
     std::ifstream in(run_.folder / "metrics.jsonl");
     auto add = [](Curve& curve, const nlohmann::json& event, const char* key) {
       curve.x.push_back(event.at("step"));
@@ -85,23 +85,24 @@ class ReportPage final : public Reporter {
   }
 
   std::string heading() const {
-    return fmt::format("<h1>{} on {}</h1><p>{} images to train on, {} to test; {} epochs of {} steps on {}</p>\n",
-                       escape_html(run_.model), escape_html(run_.data), run_.train_samples, run_.test_samples,
-                       run_.epochs, run_.steps_per_epoch, escape_html(run_.place));
+    return fmt::format("<h1>{} on {}</h1><p>{} {} to train on, {} to test; {} epochs of {} steps on {}</p>\n",
+                       escape_html(run_.model), escape_html(run_.data), run_.train_samples, run_.unit,
+                       run_.test_samples, run_.epochs, run_.steps_per_epoch, escape_html(run_.place));
   }
 
   std::string tiles() const {
-    auto tile = [](const std::string& value, const char* name) {
+    auto tile = [](const std::string& value, const std::string& name) {
       return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>", value, name);
     };
     double best = test_top1_.y.empty() ? 0 : *std::max_element(test_top1_.y.begin(), test_top1_.y.end());
     std::vector<double> speeds = speed_.y;
     std::sort(speeds.begin(), speeds.end());
-    std::string text =
-        "<div class=\"tiles\">" + tile(fmt::format("{:.2f} %", 100 * best), "best top-1 on the test images") +
-        tile(fmt::format("{:.2f} %", 100 * last_.top5), "top-5, last epoch") +
-        tile(speeds.empty() ? "–" : fmt::format("{:.0f}", speeds[speeds.size() / 2]), "images a second (median)") +
-        tile(fmt::format("{}", run_.parameters), "parameters");
+    std::string text = "<div class=\"tiles\">" +
+                       tile(fmt::format("{:.2f} %", 100 * best), "best top-1 on the test " + run_.unit) +
+                       tile(fmt::format("{:.2f} %", 100 * last_.top5), "top-5, last epoch") +
+                       tile(speeds.empty() ? "–" : fmt::format("{:.0f}", speeds[speeds.size() / 2]),
+                            run_.unit + " a second (median)") +
+                       tile(fmt::format("{}", run_.parameters), "parameters");
     if (ended_.seconds > 0)
       text += tile(fmt::format("{:.0f} s", ended_.seconds),
                    ended_.interrupted ? "until it was stopped" : "from begin to end");
@@ -113,12 +114,13 @@ class ReportPage final : public Reporter {
     return "<h2>Curves</h2><div class=\"charts\">" + card(draw_chart({train_loss_, test_loss_}, {"loss", "step"})) +
            card(draw_chart({train_top1_, test_top1_}, {"accuracy", "step", true})) +
            card(draw_chart({rate_}, {"learning rate", "step"})) +
-           card(draw_chart({speed_}, {"images a second", "step"})) + "</div>\n";
+           card(draw_chart({speed_}, {run_.unit + " a second", "step"})) + "</div>\n";
   }
 
   const std::string& name_of(int64_t label) const { return run_.class_names.at(static_cast<size_t>(label)); }
 
   std::string predictions() const {
+    if (last_.predictions.empty()) return {};
     std::string text = "<h2>Test images: the wrong ones first</h2><div class=\"pictures\">";
     for (const Prediction& p : last_.predictions) {
       std::string caption = fmt::format("{} ({:.0f} %)", escape_html(name_of(p.predicted)), 100 * p.probability);

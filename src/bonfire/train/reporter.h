@@ -15,6 +15,7 @@ struct RunBegins {
   std::filesystem::path folder;
   std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
+  std::string unit = "images";  // what a sample is
   int64_t epochs = 0, steps_per_epoch = 0, batch_size = 0;
   int64_t first_step = 0;                 // of this process; more than 0 when resumed
   std::string config = {}, modules = {};  // as YAML; as a tree

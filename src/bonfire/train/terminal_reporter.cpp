@@ -35,19 +35,19 @@ class TerminalReporter final : public Reporter {
   void begin(const RunBegins& run) override {
     run_ = run;
     started_ = Clock::now();
-    line(fmt::format("training {} ({} parameters) on {}: {} images, {} to test", run.model, grouped(run.parameters),
-                     run.data, grouped(run.train_samples), grouped(run.test_samples)));
-    line(fmt::format("{} epochs of {} steps of {} images on {}", run.epochs, grouped(run.steps_per_epoch),
-                     run.batch_size, run.place));
+    line(fmt::format("training {} ({} parameters) on {}: {} {}, {} to test", run.model, grouped(run.parameters),
+                     run.data, grouped(run.train_samples), run.unit, grouped(run.test_samples)));
+    line(fmt::format("{} epochs of {} steps of {} {} on {}", run.epochs, grouped(run.steps_per_epoch), run.batch_size,
+                     run.unit, run.place));
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
   }
 
   void step(const StepReport& report) override {
     int64_t all = run_.epochs * run_.steps_per_epoch, done = report.step - run_.first_step;
     double left = done > 0 ? elapsed() / static_cast<double>(done) * static_cast<double>(all - report.step) : 0;
-    std::string numbers =
-        fmt::format("loss {:.4f}  acc {}  {} images/s  data wait {:.0f} %  ETA {}", report.loss, percent(report.top1),
-                    grouped(static_cast<int64_t>(report.samples_per_second)), 100 * report.data_wait, duration(left));
+    std::string numbers = fmt::format("loss {:.4f}  acc {}  {} {}/s  data wait {:.0f} %  ETA {}", report.loss,
+                                      percent(report.top1), grouped(static_cast<int64_t>(report.samples_per_second)),
+                                      run_.unit, 100 * report.data_wait, duration(left));
     int64_t in_epoch = report.step - (report.epoch - 1) * run_.steps_per_epoch;
     std::string head = fmt::format("epoch {}/{}", report.epoch, run_.epochs);
     if (is_terminal_) {
@@ -71,9 +71,9 @@ class TerminalReporter final : public Reporter {
                        duration(run.seconds), run_.folder.string(), run_.folder.string()));
       return;
     }
-    line(fmt::format("{} after {}: best top-1 {} on {} images it has not seen",
+    line(fmt::format("{} after {}: best top-1 {} on {} {} it has not seen",
                      run.stopped_early ? "stopped early" : "done", duration(run.seconds), percent(run.best_top1),
-                     grouped(run_.test_samples)));
+                     grouped(run_.test_samples), run_.unit));
     line("report      " + (run_.folder / "report.html").string());
     line("weights     " + run.weights.string());
     line("checkpoint  " + run.checkpoint.string());

@@ -13,6 +13,8 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
+#include "bonfire/ops/reduce.h"
+#include "bonfire/ops/shape_ops.h"
 #include "bonfire/ops/softmax.h"
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
@@ -56,10 +58,12 @@ void refuse_what_is_not_built(const Config& c) {
   };
   for (const auto& [name, asked] : not_yet)
     if (asked) throw_error<ConfigError>("[train] {} is not built yet; leave it out", name);
-  for (const char* name : {"lstm_classifier", "bert_mini", "bert_base", "two_headed"})
+  for (const char* name : {"lstm_classifier", "two_headed"})
     if (c.model == name)
       throw_error<ConfigError>(
-          "[train] {} does not classify images, and there is no other data here yet; use it from C++", name);
+          "[train] {} neither classifies images nor predicts masked words, and there is no other data here yet; use it "
+          "from C++",
+          name);
 }
 
 optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
@@ -80,6 +84,9 @@ nn::StateDict optimizer_state(const optim::Optimizer& optimizer) {
   for (const auto& [name, variable] : optimizer.state()) state.push_back({name, variable});
   return state;
 }
+
+// How many targets there are that are not left out (data::kNotATarget): i64, rank 0.
+Tensor count_targets(const Tensor& target) { return sum(greater_equal(target, 0).to(DType::i64)); }
 
 // The next number that no run in the folder has.
 fs::path new_run_folder(const fs::path& output) {
@@ -128,8 +135,13 @@ struct Trainer::State {
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
   RunBegins beginning(const std::string& resumed_from) const;
 
-  Tensor logits_of(const Tensor& image) const {
-    return (*model)(normalize_image(image, mean, deviation, {.channels_last = true}));
+  // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
+  Tensor logits_of(const Tensor& input) const {
+    if (opened.is_text()) return reshape((*model)(input), {input.shape().count(), opened.vocabulary});
+    return (*model)(normalize_image(input, mean, deviation, {.channels_last = true}));
+  }
+  Tensor targets_of(const Tensor& label) const {
+    return opened.is_text() ? reshape(label, {label.shape().count()}) : label;
   }
 
   struct Micro {
@@ -157,7 +169,9 @@ void Trainer::State::prepare() {
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
   manual_seed(config.seed);
 
-  model = models::make(config.model, {.classes = opened.classes, .in_channels = opened.image[2]});
+  model = models::make(
+      config.model,
+      {.classes = opened.classes, .in_channels = opened.is_text() ? 1 : opened.image[2], .vocabulary = opened.classes});
   if (!config.init_from.empty()) {
     fs::path file = fs::is_directory(config.init_from) ? weights_file(config.init_from) : fs::path(config.init_from);
     nn::LoadReport report = model->load(file, {.strict = config.strict});
@@ -166,7 +180,7 @@ void Trainer::State::prepare() {
   }
   model->to(place);
   optimizer = make_optimizer(config, model->parameters());
-  set_pixels(opened.mean, opened.deviation);
+  if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
 
   data::LoaderOptions loading{.batch_size = config.batch_size,
                               .shuffle = true,
@@ -174,10 +188,12 @@ void Trainer::State::prepare() {
                               .limit = config.limit.value_or(0),
                               .seed = config.seed,
                               .num_workers = static_cast<int>(config.num_workers),
+                              .transform = opened.train_transform,
                               .device = place};
   train = std::make_unique<data::DataLoader>(opened.train, loading);
   loading.shuffle = loading.drop_last = false;
   loading.limit = 0;
+  loading.transform = opened.test_transform;
   test = std::make_unique<data::DataLoader>(opened.test, loading);
   micro = std::make_unique<Micro>(make_steps());
 }
@@ -191,14 +207,16 @@ void Trainer::State::set_pixels(const std::vector<float>& means, const std::vect
 }
 
 Trainer::State::Micro Trainer::State::make_steps() {
-  auto forward = [this](const Tensor& image, const Tensor& label) {
-    Tensor logits = logits_of(image);
-    Tensor loss = cross_entropy(logits, label);
+  auto forward = [this](const Tensor& input, const Tensor& label) {
+    Tensor logits = logits_of(input), target = targets_of(label);
+    Tensor loss = cross_entropy(logits, target);
     (loss * (1.0 / static_cast<double>(config.strategy.accumulate_steps))).backward();
-    return std::vector<Tensor>{loss, top_k_correct(logits, label)};
+    std::vector<Tensor> results{loss, top_k_correct(logits, target)};
+    if (opened.is_text()) results.push_back(count_targets(target));  // of images it is the batch
+    return results;
   };
-  return {compile(forward), compile([this, forward](const Tensor& image, const Tensor& label) {
-            std::vector<Tensor> results = forward(image, label);
+  return {compile(forward), compile([this, forward](const Tensor& input, const Tensor& label) {
+            std::vector<Tensor> results = forward(input, label);
             if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
             optimizer->step();
             optimizer->clear_grad();
@@ -297,14 +315,16 @@ void Trainer::State::train_epoch(int64_t epoch) {
                            .warmup_start_lr = config.warmup_start_lr};
   auto steps_per_epoch = static_cast<double>(train->batches_per_epoch());
   std::deque<std::vector<Tensor>> pending;  // results that nobody has waited for
-  double loss = 0, correct = 0;
+  double loss = 0, correct = 0, targets = 0;
   int64_t samples = 0;
   Clock::time_point since = Clock::now();
   double waited = train->seconds_waited();
 
   auto read_one = [&] {
-    loss += pending.front()[0].item() * static_cast<double>(config.batch_size);
+    double count = opened.is_text() ? pending.front()[2].item() : static_cast<double>(config.batch_size);
+    loss += pending.front()[0].item() * count;
     correct += pending.front()[1].item();
+    targets += count;
     samples += config.batch_size;
     pending.pop_front();
   };
@@ -312,15 +332,14 @@ void Trainer::State::train_epoch(int64_t epoch) {
     while (!pending.empty()) read_one();
     if (samples == 0) return;
     double seconds = std::max(seconds_since(since), 1e-9);
-    auto count = static_cast<double>(samples);
     tell(&Reporter::step, StepReport{.epoch = epoch + 1,
                                      .step = step,
-                                     .loss = loss / count,
-                                     .top1 = correct / count,
+                                     .loss = loss / targets,
+                                     .top1 = correct / targets,
                                      .lr = optimizer->lr(),
-                                     .samples_per_second = count / seconds,
+                                     .samples_per_second = static_cast<double>(samples) / seconds,
                                      .data_wait = (train->seconds_waited() - waited) / seconds});
-    loss = correct = 0;
+    loss = correct = targets = 0;
     samples = 0;
     since = Clock::now();
     waited = train->seconds_waited();
@@ -330,11 +349,11 @@ void Trainer::State::train_epoch(int64_t epoch) {
   bool updated = true;
   while (train->position().epoch == epoch && !(stop_requested && updated)) {
     int64_t batch = train->position().batch + 1;
-    auto [image, label] = train->next();
+    auto [input, label] = train->next();
     optimizer->set_lr(schedule.at(static_cast<double>(step) / steps_per_epoch));
     ++step;
     updated = batch % config.strategy.accumulate_steps == 0 || batch == train->batches_per_epoch();
-    pending.push_back(updated ? micro->update(image, label) : micro->add(image, label));
+    pending.push_back(updated ? micro->update(input, label) : micro->add(input, label));
     if (pending.size() > 2) read_one();
     if (step % config.log_freq == 0) report();
   }
@@ -343,6 +362,7 @@ void Trainer::State::train_epoch(int64_t epoch) {
 
 // Counts what is taken for what, and keeps some images: all wrong ones until there are enough, and a few right ones.
 void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const {
+  if (opened.is_text()) return;
   constexpr size_t kWrong = 16, kRight = 8;
   auto classes = static_cast<size_t>(opened.classes);
   std::vector<float> shares = softmax(logits.to(DType::f32), -1).to_vector<float>();
@@ -368,24 +388,24 @@ void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t fi
 EvaluationReport Trainer::State::measure(int64_t epoch) const {
   NoGrad no_grad;
   model->eval();
-  double loss = 0, first = 0, fifth = 0, samples = 0;
+  double loss = 0, first = 0, fifth = 0, targets = 0;
   EvaluationReport report{.epoch = epoch + 1, .step = step};
   int64_t five = std::min<int64_t>(5, opened.classes);
-  for (const auto& [image, label] : test->epoch(epoch)) {
-    Tensor logits = logits_of(image);
-    Tensor mean_loss = cross_entropy(logits, label), top1 = top_k_correct(logits, label);
-    Tensor top5 = top_k_correct(logits, label, five);
-    auto count = static_cast<double>(label.size(0));
-    judge(logits, label, static_cast<int64_t>(samples), report);
+  for (const auto& [input, label] : test->epoch(epoch)) {
+    Tensor logits = logits_of(input), target = targets_of(label), counted = count_targets(target);
+    Tensor mean_loss = cross_entropy(logits, target), top1 = top_k_correct(logits, target);
+    Tensor top5 = top_k_correct(logits, target, five);
+    judge(logits, label, static_cast<int64_t>(targets), report);
+    double count = counted.item();
     loss += mean_loss.item() * count;
     first += top1.item();
     fifth += top5.item();
-    samples += count;
+    targets += count;
   }
   model->train();
-  report.loss = loss / samples;
-  report.top1 = first / samples;
-  report.top5 = fifth / samples;
+  report.loss = loss / targets;
+  report.top1 = first / targets;
+  report.top5 = fifth / targets;
   return report;
 }
 
@@ -411,6 +431,7 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .resumed_from = resumed_from,
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
+                .unit = opened.is_text() ? "sequences" : "images",
                 .epochs = config.epochs,
                 .steps_per_epoch = train->batches_per_epoch(),
                 .batch_size = config.batch_size,
@@ -470,7 +491,7 @@ EvaluationReport Trainer::evaluate(const fs::path& weights) {
   s.model->load(weights);
   nn::SafetensorsMetadata said = nn::SafetensorsFile::open(weights).metadata();
   try {
-    if (said.contains("mean"))
+    if (said.contains("mean") && !s.opened.is_text())
       s.set_pixels(nlohmann::json::parse(said["mean"]).get<std::vector<float>>(),
                    nlohmann::json::parse(said["deviation"]).get<std::vector<float>>());
   } catch (const nlohmann::json::exception& error) {

@@ -1,0 +1,73 @@
+// BERT on text, from the configuration to the bits of its checkpoint.
+
+#include <gtest/gtest.h>
+
+#include "bonfire/base/error.h"
+#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/trainer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::train {
+namespace {
+
+using bonfire::testing::ScratchFolder;
+
+// A folder with text of which every second word follows from the one before it.
+void put_text(const ScratchFolder& folder) {
+  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nred\nfire\nblue\nsky\nnow\n");
+  std::string line;
+  for (int i = 0; i < 60; ++i) line += i % 3 == 0 ? "red fire " : "blue sky ";
+  folder.put("train.txt", line + "\n" + line + "now\n");
+  folder.put("test.txt", line + "\n");
+}
+
+RunEnds train(const ScratchFolder& folder, std::vector<std::string> more, int64_t stop_at = 1000) {
+  class Stop final : public Reporter {
+   public:
+    explicit Stop(int64_t step) : step_(step) {}
+    void begin(const RunBegins&) override {}
+    void step(const StepReport& report) override {
+      if (report.step >= step_) Trainer::request_stop();
+    }
+    void evaluated(const EvaluationReport&) override {}
+    void note(const std::string&) override {}
+    void end(const RunEnds&) override {}
+
+   private:
+    int64_t step_;
+  };
+  more.insert(more.begin(),
+              {"data=" + folder.path().string(), "output=" + (folder / "runs").string(), "place=cpu", "model=bert_mini",
+               "seq_length=8", "batch_size=4", "epochs=2", "optimizer=adamw", "lr=0.001", "log_freq=1"});
+  Trainer trainer(default_config(more));
+  trainer.add(std::make_unique<Stop>(stop_at));
+  trainer.add(metrics_log());
+  trainer.add(report_page());
+  return trainer.run();
+}
+
+TEST(TextTraining, LearnsAndResumesToTheSameBitsInTheMiddleOfAnEpoch) {
+  ScratchFolder whole, parts;
+  put_text(whole);
+  put_text(parts);
+  RunEnds expected = train(whole, {});
+  EXPECT_GT(expected.best_top1, 0.5);  // of three equally likely words at best a third would be guessed
+  EXPECT_NE(whole.get("runs/1/report.html").find("sequences to train on"), std::string::npos);
+  RunEnds first = train(parts, {}, 4);
+  ASSERT_TRUE(first.interrupted);
+  RunEnds found = train(parts, {"resume=auto"});
+  EXPECT_EQ(found.best_top1, expected.best_top1);
+  EXPECT_TRUE(parts.get("runs/1/best.safetensors") == whole.get("runs/1/best.safetensors"));
+  EXPECT_EQ(found.checkpoint.filename(), expected.checkpoint.filename());
+}
+
+TEST(TextTraining, AModelOfImagesIsRefused) {
+  ScratchFolder folder;
+  put_text(folder);
+  EXPECT_ERROR(train(folder, {"model=lenet"}), ConfigError, "lenet reads images, ");
+  EXPECT_ERROR(train(folder, {"seq_length=300"}), DataError, "tokens, expected at least 298 for one sequence");
+}
+
+}  // namespace
+}  // namespace bonfire::train
