@@ -34,14 +34,12 @@ class Statistics {
       threads.run(parts_ * extent_.channels,
                   [&](int64_t task) { sum_planes(x, task / extent_.channels, task % extent_.channels); });
     }
-    int64_t channels = extent_.channels;
-    for (int64_t c = 0; c < channels; ++c) {
-      Moments total{};
-      for (int64_t part = 0; part < parts_; ++part)
-        total.merge({static_cast<double>((begin(part + 1) - begin(part)) * extent_.inner), mean_[part * channels + c],
-                     squares_[part * channels + c]});
-      mean[c] = static_cast<Acc>(total.mean);
-      variance[c] = total.count > 0 ? static_cast<Acc>(total.squares / total.count) : Acc(0);
+    merge_parts();
+    for (int64_t c = 0; c < extent_.channels; ++c) {
+      mean[c] = static_cast<Acc>(mean_[c]);
+      variance[c] = extent_.per_channel() > 0
+                        ? static_cast<Acc>(squares_[c] / static_cast<double>(extent_.per_channel()))
+                        : Acc(0);
     }
   }
 
@@ -60,6 +58,29 @@ class Statistics {
   };
 
   int64_t begin(int64_t part) const { return extent_.outer * part / parts_; }
+
+  // Into the first part.
+  void merge_parts() {
+    double seen = static_cast<double>(begin(1) * extent_.inner);
+    for (int64_t part = 1; part < parts_; ++part) {
+      const double added = static_cast<double>((begin(part + 1) - begin(part)) * extent_.inner);
+      merge_channels(seen, added, mean_ + part * extent_.channels, squares_ + part * extent_.channels, mean_, squares_);
+      seen += added;
+    }
+  }
+
+  // The moments of `added` elements of each channel join those of the `seen` ones.
+  template <class From>
+  void merge_channels(double seen, double added, const From* from_mean, const From* from_squares, double* mean,
+                      double* squares) const {
+    const double share = added / (seen + added), weight = seen * share;
+#pragma GCC ivdep
+    for (int64_t c = 0; c < extent_.channels; ++c) {
+      double delta = static_cast<double>(from_mean[c]) - mean[c];
+      mean[c] += delta * share;
+      squares[c] += static_cast<double>(from_squares[c]) + delta * delta * weight;
+    }
+  }
 
   void sum_planes(const T* x, int64_t part, int64_t channel) {
     int64_t inner = extent_.inner, step = std::max<int64_t>(1, 2048 / inner);  // planes in a block
@@ -96,13 +117,8 @@ class Statistics {
     for (int64_t row = begin(part); row < begin(part + 1); row += step) {
       int64_t rows = std::min(begin(part + 1) - row, step);
       sum_block(x + row * channels, rows, block_mean, block_squares);
-      double seen = static_cast<double>(row - begin(part)), added = static_cast<double>(rows);
-      double share = added / (seen + added), weight = seen * share;
-      for (int64_t c = 0; c < channels; ++c) {
-        double delta = static_cast<double>(block_mean[c]) - mean[c];
-        mean[c] += delta * share;
-        squares[c] += static_cast<double>(block_squares[c]) + delta * delta * weight;
-      }
+      merge_channels(static_cast<double>(row - begin(part)), static_cast<double>(rows), block_mean, block_squares, mean,
+                     squares);
     }
   }
 

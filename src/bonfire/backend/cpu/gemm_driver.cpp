@@ -1,6 +1,7 @@
 #include "bonfire/backend/cpu/gemm_driver.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "bonfire/base/error.h"
@@ -23,6 +24,8 @@ constexpr int64_t kLeastSplit = 64;      // rows and columns of a product of f32
 constexpr double kLeastSplitWork = 1e6;  // and its multiplications
 
 constexpr int64_t kMaxTile = 1024;  // >= mr * nr of every kernel
+
+int threads_of(ThreadPool* pool) { return pool ? pool->size() : 1; }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -184,6 +187,7 @@ class Multiplication {
   size_t bytes() const { return bytes_; }
 
   void run() {
+    if (p_.k == 0 && !p_.add && !has_epilogue()) return fill_zeros();
     if (cut_.share_a || cut_.share_b)
       run_shared();
     else
@@ -197,6 +201,28 @@ class Multiplication {
     int64_t i, rows, j, cols;
     int64_t part;
   };
+
+  // A sum of nothing, as the pixels have that a strided convolution never looks at.
+  void fill_zeros() const {
+    constexpr int64_t kElements = 16384;  // of a task
+    const int64_t bytes = p_.out_type == OutputType::bf16 ? 2 : static_cast<int64_t>(sizeof(Acc));
+    const int64_t rows = ceil_div(kElements, p_.n);
+    for_each_task(pool_, threads_of(pool_), ceil_div(p_.m, rows), [&](int64_t, int64_t task) {
+      for (int64_t i = task * rows; i < std::min(p_.m, (task + 1) * rows); ++i) {
+        auto* row = static_cast<std::byte*>(p_.out) + p_.rows.offset(i) * bytes;
+        if (p_.cols.even_stride() == 1) {
+          std::memset(row, 0, static_cast<size_t>(p_.n * bytes));
+          continue;
+        }
+        int64_t col_offset[kReduceColumns];
+        for (int64_t j = 0; j < p_.n; j += kReduceColumns) {
+          const int64_t count = std::min(kReduceColumns, p_.n - j);
+          p_.cols.offsets(j, {col_offset, static_cast<size_t>(count)});
+          for (int64_t c = 0; c < count; ++c) std::memset(row + col_offset[c] * bytes, 0, static_cast<size_t>(bytes));
+        }
+      }
+    });
+  }
 
   Slot<Acc, Packed> slot_at(int64_t index) const {
     Arena arena(slots_ + slot_bytes_ * static_cast<size_t>(index));
@@ -451,8 +477,6 @@ class Multiplication {
   std::byte* slots_;
   size_t slot_bytes_, bytes_;
 };
-
-int threads_of(ThreadPool* pool) { return pool ? pool->size() : 1; }
 
 // The kernel for panels of bf16 that suits the operands, or null.
 const TileKernel<float, uint16_t>* kernel_of_bf16(const Product<float>& product) {
