@@ -2,7 +2,7 @@
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
-#include "bonfire/backend/cpu/packed_matrix.h"
+#include "bonfire/backend/cpu/packed_product.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/vector_math.h"
 
@@ -21,9 +21,8 @@ struct LstmSizes {
   int64_t cells() const { return batch * hidden; }
 };
 
-// Rows of the batch do not need each other: each thread takes some of them
-// through all times, without waiting for the others. They share the packed
-// weight.
+// Rows of the batch do not need each other: each thread takes some of them through all times, without waiting for the
+// others. They share the packed weight.
 class Parts {
  public:
   Parts(const LstmSizes& size, int threads)
@@ -39,6 +38,28 @@ class Parts {
   int64_t batch_, count_;
 };
 
+constexpr size_t kAlignment = 64;  // bytes, of each part of the workspace
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What a part of the batch works with: sums of the recurrent product [rows, stride], the gradient or value of c
+// [rows, H], and the packed operand of the product.
+template <class T>
+struct PartMemory {
+  using Acc = Compute<T>;
+  size_t sums_bytes, cell_bytes, packed_bytes;
+
+  PartMemory(const PackedProduct<T>& product, int64_t rows, int64_t hidden)
+      : sums_bytes(aligned(static_cast<size_t>(rows * product.stride()) * sizeof(Acc))),
+        cell_bytes(aligned(static_cast<size_t>(rows * hidden) * sizeof(Acc))),
+        packed_bytes(product.a_bytes(rows)) {}
+
+  size_t bytes() const { return sums_bytes + cell_bytes + packed_bytes; }
+  Acc* sums(std::byte* memory) const { return reinterpret_cast<Acc*>(memory); }
+  Acc* cell(std::byte* memory) const { return reinterpret_cast<Acc*>(memory + sums_bytes); }
+  std::byte* packed(std::byte* memory) const { return memory + sums_bytes + cell_bytes; }
+};
+
 // ---- forward ----
 
 template <class T>
@@ -46,23 +67,21 @@ struct Forward {
   using Acc = Compute<T>;
   LstmSizes size;
   Parts parts;
-  PackedMatrix<T> weight;  // w_hhᵀ [H, 4H]
+  PackedProduct<T> product;  // h [rows, H] · w_hhᵀ [H, 4H]
+  PartMemory<T> part_memory;
 
   explicit Forward(const LstmSizes& sizes)
-      : size(sizes), parts(sizes, cpu_threads()), weight(size.hidden, 4 * size.hidden) {}
+      : size(sizes),
+        parts(sizes, cpu_threads()),
+        product(4 * size.hidden, size.hidden),
+        part_memory(product, parts.most_rows(), size.hidden) {}
 
-  // The packed weight; then for each part recurrent [rows, 4H], c [rows, H] and
-  // the product's scratch.
+  // The packed weight, then what each part needs.
   size_t workspace_bytes() const {
-    return static_cast<size_t>(weight.packed_elements() + parts.count() * part_elements()) * sizeof(Acc);
-  }
-  int64_t part_elements() const {
-    const int64_t rows = parts.most_rows();
-    return rows * (weight.stride() + size.hidden) + weight.scratch_elements(rows);
+    return product.b_bytes() + static_cast<size_t>(parts.count()) * part_memory.bytes();
   }
 
-  // One row at one time: gates are added up and activated, c is updated in
-  // place, h and a copy of c come out.
+  // One row at one time: gates are added up and activated, c is updated in place, h and a copy of c come out.
   void row(const T* __restrict projected, const Acc* __restrict recurrent, Acc* __restrict c, T* __restrict gates,
            T* __restrict cell, T* __restrict h) const {
     const int64_t hidden = size.hidden;
@@ -82,33 +101,32 @@ struct Forward {
     }
   }
 
-  void run_part(const Run& run, int64_t part, const Acc* packed, Acc* memory) const {
+  void run_part(const Run& run, int64_t part, const std::byte* weight, std::byte* memory) const {
     const int64_t hidden = size.hidden, rows = parts.rows(part), first = parts.begin(part) * hidden;
     const T *projected = run.input<T>(0), *h0 = run.input<T>(1), *c0 = run.input<T>(2);
     T *y = run.output<T>(0), *gates = run.output<T>(3), *cells = run.output<T>(4);
-    Acc *recurrent = memory, *c = recurrent + rows * weight.stride(), *scratch = c + rows * hidden;
+    Acc *recurrent = part_memory.sums(memory), *c = part_memory.cell(memory);
     std::copy_n(c0 + first, rows * hidden, c);
     for (int64_t t = 0; t < size.times; ++t) {
       const T* before = t == 0 ? h0 : y + (t - 1) * size.cells();
-      weight.multiply(packed, before + first, rows, hidden, recurrent, scratch);
+      product.pack_a(before + first, Axis{{rows, hidden}}, Axis{{hidden, 1}}, part_memory.packed(memory));
+      product.multiply(rows, part_memory.packed(memory), weight, recurrent, product.stride());
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = t * size.cells() + first + r * hidden;
-        row(projected + 4 * at, recurrent + r * weight.stride(), c + r * hidden, gates + 4 * at, cells + at, y + at);
+        row(projected + 4 * at, recurrent + r * product.stride(), c + r * hidden, gates + 4 * at, cells + at, y + at);
       }
     }
   }
 
   void operator()(const Run& run) const {
-    auto* packed = static_cast<Acc*>(run.workspace);
+    auto* weight = static_cast<std::byte*>(run.workspace);
     const int64_t hidden = size.hidden, last = (size.times - 1) * size.cells();
-    weight.pack(run.input<T>(3), Axis{{4 * hidden, hidden}}, Axis{{hidden, 1}}, packed);
+    product.pack_b(run.input<T>(3), Axis{{4 * hidden, hidden}}, Axis{{hidden, 1}}, weight);
     run.threads->run(parts.count(), [&](int64_t part) {
-      run_part(run, part, packed, packed + weight.packed_elements() + part * part_elements());
+      run_part(run, part, weight, weight + product.b_bytes() + static_cast<size_t>(part) * part_memory.bytes());
     });
-    std::copy_n(run.output<T>(0) + last, size.cells(),
-                run.output<T>(1));  // h at the end
-    std::copy_n(run.output<T>(4) + last, size.cells(),
-                run.output<T>(2));  // c at the end
+    std::copy_n(run.output<T>(0) + last, size.cells(), run.output<T>(1));  // h at the end
+    std::copy_n(run.output<T>(4) + last, size.cells(), run.output<T>(2));  // c at the end
   }
 };
 
@@ -135,7 +153,8 @@ struct Backward {
   LstmSizes size;
   bool has_dy, has_dh, has_dc;
   Parts parts;
-  PackedMatrix<T> weight;  // w_hh [4H, H]
+  PackedProduct<T> product;  // dgates [rows, 4H] · w_hh [4H, H]
+  PartMemory<T> part_memory;
 
   Backward(const LstmSizes& sizes, const Attributes& attributes)
       : size(sizes),
@@ -143,20 +162,15 @@ struct Backward {
         has_dh(attributes.flag("has_dh")),
         has_dc(attributes.flag("has_dc")),
         parts(sizes, cpu_threads()),
-        weight(4 * size.hidden, size.hidden) {}
+        product(size.hidden, 4 * size.hidden),
+        part_memory(product, parts.most_rows(), size.hidden) {}
 
-  // The packed weight; then for each part dh [rows, H], dc [rows, H] and the
-  // product's scratch.
+  // The packed weight, then what each part needs.
   size_t workspace_bytes() const {
-    return static_cast<size_t>(weight.packed_elements() + parts.count() * part_elements()) * sizeof(Acc);
-  }
-  int64_t part_elements() const {
-    const int64_t rows = parts.most_rows();
-    return rows * (weight.stride() + size.hidden) + weight.scratch_elements(rows);
+    return product.b_bytes() + static_cast<size_t>(parts.count()) * part_memory.bytes();
   }
 
-  // One row at one time: dh and dc hold what flows back from later times; dc is
-  // updated in place.
+  // One row at one time: dh and dc hold what flows back from later times; dc is updated in place.
   void row(const T* __restrict gates, const T* __restrict cell, const T* __restrict cell_before, const T* __restrict dy,
            const Acc* __restrict dh, Acc* __restrict dc, T* __restrict dgates) const {
     const int64_t hidden = size.hidden;
@@ -174,16 +188,16 @@ struct Backward {
     }
   }
 
-  void run_part(const Run& run, int64_t part, const Acc* packed, Acc* memory) const {
+  void run_part(const Run& run, int64_t part, const std::byte* weight, std::byte* memory) const {
     const int64_t hidden = size.hidden, rows = parts.rows(part), first = parts.begin(part) * hidden;
-    const int64_t stride = weight.stride();
+    const int64_t stride = product.stride();
     const T *c0 = run.input<T>(1), *gates = run.input<T>(2), *cells = run.input<T>(3);
     size_t next = 4;
     const T* dy = has_dy ? run.input<T>(next++) : nullptr;
     const T* dh_end = has_dh ? run.input<T>(next++) : nullptr;
     const T* dc_end = has_dc ? run.input<T>(next++) : nullptr;
     T *dgates = run.output<T>(0), *dh0 = run.output<T>(1), *dc0 = run.output<T>(2);
-    Acc *dh = memory, *dc = dh + rows * stride, *scratch = dc + rows * hidden;
+    Acc *dh = part_memory.sums(memory), *dc = part_memory.cell(memory);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < hidden; ++j) {
         const int64_t at = first + r * hidden + j;
@@ -197,7 +211,9 @@ struct Backward {
         row(gates + 4 * at, cells + at, before + inside, has_dy ? dy + at : nullptr, dh + r * stride, dc + r * hidden,
             dgates + 4 * at);
       }
-      weight.multiply(packed, dgates + 4 * (t * size.cells() + first), rows, 4 * hidden, dh, scratch);
+      product.pack_a(dgates + 4 * (t * size.cells() + first), Axis{{rows, 4 * hidden}}, Axis{{4 * hidden, 1}},
+                     part_memory.packed(memory));
+      product.multiply(rows, part_memory.packed(memory), weight, dh, stride);
     }
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < hidden; ++j) {
@@ -207,11 +223,11 @@ struct Backward {
   }
 
   void operator()(const Run& run) const {
-    auto* packed = static_cast<Acc*>(run.workspace);
+    auto* weight = static_cast<std::byte*>(run.workspace);
     const int64_t hidden = size.hidden;
-    weight.pack(run.input<T>(0), Axis{{hidden, 1}}, Axis{{4 * hidden, hidden}}, packed);
+    product.pack_b(run.input<T>(0), Axis{{hidden, 1}}, Axis{{4 * hidden, hidden}}, weight);
     run.threads->run(parts.count(), [&](int64_t part) {
-      run_part(run, part, packed, packed + weight.packed_elements() + part * part_elements());
+      run_part(run, part, weight, weight + product.b_bytes() + static_cast<size_t>(part) * part_memory.bytes());
     });
   }
 };
