@@ -23,7 +23,7 @@ struct Array {
 
 struct Sample {
   Array input;         // an image: u8 [H, W, C]; one that is still a JPEG or PNG file: u8 [bytes]
-  Array label;         // a class: i64 []
+  Array label;         // a class: i64 []; several in shares: f32 [classes]
   std::string source;  // where it came from, for errors: a file's name; may be empty
 };
 
@@ -42,6 +42,7 @@ class SampleKey {
   int64_t epoch() const { return epoch_; }
   int64_t index() const { return index_; }
   SampleKey in_epoch(int64_t epoch) const { return {seed_, epoch, index_}; }
+  SampleKey of(int64_t index) const { return {seed_, epoch_, index}; }  // another sample, in the same epoch
   float uniform(uint64_t number) const;  // in [0, 1): draw `number` of this sample in this epoch
 
  private:

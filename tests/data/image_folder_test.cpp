@@ -1,0 +1,96 @@
+#include "bonfire/data/image_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "bonfire/base/error.h"
+#include "bonfire/data/loader.h"
+#include "bonfire/data/transforms.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/image_files.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::data {
+namespace {
+
+using namespace bonfire::testing;
+namespace fs = std::filesystem;
+
+void put(const ScratchFolder& folder, const std::string& name, const std::string& content = "picture") {
+  fs::create_directories((folder / name).parent_path());
+  folder.put(name, content);
+}
+
+std::vector<std::string> paths_of(const ImageFolder& set) {
+  std::vector<std::string> paths;
+  for (int64_t i = 0; i < set.size(); ++i) paths.push_back(set.path(i).filename().string());
+  return paths;
+}
+
+TEST(ImageFolder, ClassesAreTheSortedFoldersAndSamplesGoRoundThem) {
+  ScratchFolder folder;
+  for (const char* name :
+       {"train/dog/b.png", "train/dog/a.JPG", "train/cat/1.jpeg", "train/cat/deeper/0.jpg", "train/cat/notes.txt",
+        "train/dog/c.jpg", "train/.hidden/x.jpg", "train/dog/.x.jpg", "val/dog/v.jpg"})
+    put(folder, name, name);
+  EXPECT_TRUE(is_image_folder(folder.path()));
+  ImageFolders sets = load_image_folders(folder.path());
+  EXPECT_EQ(sets.train->class_names(), (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(paths_of(*sets.train), (std::vector<std::string>{"1.jpeg", "a.JPG", "0.jpg", "b.png", "c.jpg"}));
+  EXPECT_EQ(sets.test->size(), 1);
+  EXPECT_EQ(label_of(sets.test->get(0)), 1);  // as in training, though val/ has no cat
+  Sample sample = sets.train->get(0);
+  EXPECT_EQ(label_of(sample), 0);
+  EXPECT_EQ(sample.source, (folder / "train/cat/1.jpeg").string());
+  EXPECT_EQ(sample.input.bytes.size(), std::string("train/cat/1.jpeg").size());
+}
+
+TEST(ImageFolder, OneFolderIsSplitByNamesAlone) {
+  ScratchFolder folder;
+  for (int i = 0; i < 40; ++i) put(folder, "cat/" + std::to_string(i) + ".jpg");
+  put(folder, "dog/1.jpg");
+  put(folder, "dog/2.jpg");
+  ImageFolders sets = load_image_folders(folder.path(), 0.1);
+  EXPECT_EQ(sets.test->size(), 4 + 1);
+  EXPECT_EQ(sets.train->size(), 36 + 1);
+  std::set<std::string> test, train;
+  for (int64_t i = 0; i < sets.test->size(); ++i) test.insert(sets.test->path(i).string());
+  for (int64_t i = 0; i < sets.train->size(); ++i) train.insert(sets.train->path(i).string());
+  EXPECT_EQ(train.size() + test.size(), 42U);
+  for (const std::string& path : test) EXPECT_FALSE(train.contains(path));
+  EXPECT_EQ(paths_of(*load_image_folders(folder.path(), 0.1).test), paths_of(*sets.test));
+}
+
+TEST(ImageFolder, WhatIsMissingIsNamed) {
+  ScratchFolder folder;
+  EXPECT_FALSE(is_image_folder(folder.path()));
+  EXPECT_FALSE(is_image_folder(folder / "absent"));
+  EXPECT_ERROR(load_image_folders(folder.path()), DataError,
+               "there is no folder of pictures in '" + folder.path().string());
+  put(folder, "train/cat/a.jpg");
+  put(folder, "val/zebra/a.jpg");
+  EXPECT_ERROR(load_image_folders(folder.path()), DataError, "'zebra' is a class of");
+  fs::create_directory(folder / "train/empty");
+  EXPECT_ERROR(load_image_folders(folder.path()), DataError, "train/empty'; remove it");
+}
+
+TEST(ImageFolderThreads, ACorruptFileAmongGoodOnesReachesTheCallerByItsName) {
+  ScratchFolder folder;
+  std::string good = encode_jpeg(test_picture(50, 60), 50, 60);
+  for (int i = 0; i < 12; ++i) put(folder, "cat/" + std::to_string(10 + i) + ".jpg", good);
+  put(folder, "cat/15.jpg", good.substr(0, good.size() / 3));
+  std::vector<ImageFolder::File> files;
+  for (int i = 0; i < 12; ++i) files.push_back({"cat/" + std::to_string(10 + i) + ".jpg", 0});
+  DataLoader loader(std::make_shared<ImageFolder>(folder.path(), files, std::vector<std::string>{"cat"}),
+                    {.batch_size = 4, .num_workers = 2, .transform = center_crop({.size = 32})});
+  EXPECT_EQ(loader.next().input.shape(), (Shape{4, 32, 32, 3}));
+  EXPECT_ERROR(loader.next(), DataError, (folder / "cat/15.jpg").string() + ": Premature end of JPEG file");
+  EXPECT_EQ(loader.next().input.shape(), (Shape{4, 32, 32, 3}));
+  fs::remove(folder / "cat/20.jpg");
+  loader.seek({1, 2});
+  EXPECT_ERROR(loader.next(), DataError, "cat/20.jpg");
+}
+
+}  // namespace
+}  // namespace bonfire::data
