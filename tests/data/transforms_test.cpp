@@ -42,7 +42,6 @@ double mean_difference(const Array& a, const Array& b) {
 }
 
 TEST(Transforms, AreAPureFunctionOfSeedEpochAndIndex) {
-  auto stored = std::make_shared<StoredImages>(Shape{40, 50, 3}, test_picture(40, 50), std::vector<uint8_t>{1});
   Transform crop = random_resized_crop({.size = 16, .flip = 0.5});
   const Transform all[] = {crop, random_crop({.padding = 4, .flip = 0.5}), random_erasing({.probability = 0.9})};
   for (const Transform& transform : all) {
@@ -68,20 +67,20 @@ TEST(Transforms, RandomResizedCropDrawsAreaAndRatioFromTheirRanges) {
     for (int x = 0; x < kWidth; ++x) pixels.insert(pixels.end(), {static_cast<uint8_t>(x), static_cast<uint8_t>(y), 0});
   auto bytes = std::as_bytes(std::span(pixels));
   Sample sample = image_sample({bytes.begin(), bytes.end()}, {kHeight, kWidth, 3}, 0);
-  Transform transform = random_resized_crop({.size = 64, .least_area = 0.2, .most_area = 0.5, .flip = 0.5});
+  Transform transform = random_resized_crop({.size = 32, .least_area = 0.2, .most_area = 0.5, .flip = 0.5});
   double area_sum = 0;
   int flipped = 0;
   for (int64_t i = 0; i < 400; ++i) {
     Array part = applied(transform, sample, {3, 0, i});
-    auto at = [&](size_t y, size_t x, size_t c) { return std::to_integer<int>(part.bytes[(y * 64 + x) * 3 + c]); };
-    double width = std::abs(at(0, 63, 0) - at(0, 0, 0)) * 64 / 63.0, height = (at(63, 0, 1) - at(0, 0, 1)) * 64 / 63.0;
+    auto at = [&](size_t y, size_t x, size_t c) { return std::to_integer<int>(part.bytes[(y * 32 + x) * 3 + c]); };
+    double width = std::abs(at(0, 31, 0) - at(0, 0, 0)) * 32 / 31.0, height = (at(31, 0, 1) - at(0, 0, 1)) * 32 / 31.0;
     double area = width * height / (kHeight * kWidth), ratio = width / height;
     EXPECT_GT(area, 0.18);
     EXPECT_LT(area, 0.52);
     EXPECT_GT(ratio, 0.72);
     EXPECT_LT(ratio, 1.39);
     area_sum += area;
-    flipped += at(0, 0, 0) > at(0, 63, 0) ? 1 : 0;
+    flipped += at(0, 0, 0) > at(0, 31, 0) ? 1 : 0;
   }
   EXPECT_NEAR(area_sum / 400, 0.35, 0.015);
   EXPECT_NEAR(flipped, 200, 50);
@@ -119,7 +118,7 @@ TEST(Transforms, AFileGivesWhatItsPixelsGive) {
   Sample decoded = file_sample(jpeg);
   decode(decoded);
   for (const Transform& transform : all)
-    for (int64_t index = 0; index < 20; ++index) {
+    for (int64_t index = 0; index < 8; ++index) {
       SampleKey key(5, 2, index);
       EXPECT_EQ(applied(transform, file_sample(png), key).bytes,
                 applied(transform, picture_sample(90, 120), key).bytes);
@@ -136,10 +135,10 @@ TEST(Transforms, AScaledDownFileIsCloseToItsPixelsScaledDown) {
     for (int64_t index = 0; index < 3; ++index) {
       Transform transform = random_resized_crop({.size = size, .flip = 0.5});
       SampleKey key(5, 2, index);
-      EXPECT_LT(mean_difference(applied(transform, file_sample(jpeg), key), applied(transform, decoded, key)), 1.5);
+      EXPECT_LT(mean_difference(applied(transform, file_sample(jpeg), key), applied(transform, decoded, key)), 3);
       EXPECT_LT(mean_difference(applied(center_crop({.size = size}), file_sample(jpeg), key),
                                 applied(center_crop({.size = size}), decoded, key)),
-                1.5);
+                3);
     }
 }
 

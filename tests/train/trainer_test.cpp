@@ -112,6 +112,10 @@ TEST(TrainerResume, GoesOnToTheSameBitsWithAccumulatedGradients) {
   expect_resumed_run_is_the_same(5, {"strategy.accumulate_steps=4", "clip_grad_norm=1"});
 }
 
+TEST(TrainerResume, GoesOnToTheSameBitsWithImagesThatAreChangedAtRandom) {
+  expect_resumed_run_is_the_same(20, {"crop=padded", "flip=0.5", "random_erasing=0.3", "mixup=0.4", "num_workers=2"});
+}
+
 TEST(TrainerResume, AutoTakesTheNewestWholeCheckpointAndNamesWhatItSkipped) {
   ScratchFolder folder;
   Witness::Seen first, second, fresh;

@@ -87,7 +87,9 @@ std::string joined(const std::vector<std::string_view>& words) { return fmt::for
 
 // "at least 1", "above 0", "from 0 to 1"; empty when everything goes.
 std::string range_text(const KeyOptions& options) {
-  if (std::isfinite(options.most)) return fmt::format("from {} to {}", options.least, options.most);
+  if (std::isfinite(options.most))
+    return options.above ? fmt::format("above {}, at most {}", options.least, options.most)
+                         : fmt::format("from {} to {}", options.least, options.most);
   if (std::isfinite(options.least)) return fmt::format("{} {}", options.above ? "above" : "at least", options.least);
   return {};
 }

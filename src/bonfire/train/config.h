@@ -24,10 +24,20 @@ struct Config {
   std::string train_file, test_file;
   int64_t seq_length = 64;  // tokens
   bool lower_case = true;
+  double test_share = 0.1;
   std::optional<int64_t> limit = {};  // training samples; empty: all
   std::string output = "runs";
   std::string resume, init_from;
   bool strict = true;
+
+  std::string crop = "auto";
+  std::vector<double> crop_area = {0.08, 1}, crop_ratio = {0.75, 1.3333333333333333};
+  int64_t crop_padding = 4;
+  double center_crop = 0.875;
+  std::optional<double> flip = {};  // empty: 0.5 of pictures in folders, else none
+  double random_erasing = 0;
+  std::optional<double> mixup = {};                              // empty: off
+  std::optional<std::vector<double>> mean = {}, deviation = {};  // empty: as measured
 
   int64_t batch_size = 64;
   int64_t epochs = 3;

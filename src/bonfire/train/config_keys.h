@@ -35,20 +35,48 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("seed", c.seed, "seed of weights, order, augmentation and dropout", any);
 
   visit.section("Data");
-  visit.key("data", c.data,
-            "`generated` (what is built in: drawn digits, or sentences where the model reads text), or a folder with "
-            "MNIST's four IDX files, plain or gzipped, CIFAR's binary files, or text (vocab.txt, train.txt, test.txt)",
-            any);
-  visit.key("train_file", c.train_file, "folder or file of the training part, where it is not inside data", any);
-  visit.key("test_file", c.test_file, "folder or file of the test part, where it is not inside data", any);
+  visit.key(
+      "data", c.data,
+      "`generated` (what is built in: drawn digits, or sentences where the model reads text), or a folder: MNIST's "
+      "four IDX files, plain or gzipped, CIFAR's binary files, pictures (train/CLASS/NAME.jpg and "
+      "val/CLASS/NAME.jpg, or CLASS/NAME.jpg; .jpeg, .png), or text (vocab.txt, train.txt, test.txt)",
+      any);
+  visit.key("train_file", c.train_file, "folder of the training pictures, where it is not inside data", any);
+  visit.key("test_file", c.test_file, "folder of the test pictures, where it is not inside data", any);
+  visit.key("test_share", c.test_share, "share of each class to test on, where pictures have no folder for that",
+            {.least = 0, .most = 1, .above = true});
   visit.key("limit", c.limit, "train on the first so many samples only", {.least = 1, .empty = "off"});
-  visit.key("image_size", c.image_size, "height and width images are brought to; auto: as they are", some);
+  visit.key("image_size", c.image_size,
+            "height and width images are brought to; auto: as they are, pictures in folders 224", some);
   visit.key("seq_length", c.seq_length, "text: tokens of a sequence", {.least = 8, .most = 512});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
   visit.key("batch_size", c.batch_size, "samples a step, of each process", some);
   visit.key("num_workers", c.num_workers, "threads that prepare batches; 0: the training thread does", whole);
   visit.key("pin_memory", c.pin_memory,
             "batches for a GPU wait in page-locked memory (accepted, without effect as yet)", any);
+
+  visit.section("Images: what training does to them");
+  visit.key(
+      "crop", c.crop,
+      "`resized`: a random part is brought to image_size, and evaluation sees the middle; `padded`: cut at random "
+      "after padding; auto: resized for pictures in folders, else none",
+      {.choices = {"auto", "none", "resized", "padded"}});
+  visit.key("crop_area", c.crop_area, "crop: resized: least and most of the image that is kept",
+            {.least = 0, .most = 1, .above = true});
+  visit.key("crop_ratio", c.crop_ratio, "crop: resized: least and most ratio of the part's width to its height",
+            positive);
+  visit.key("crop_padding", c.crop_padding, "crop: padded: black pixels on each side", whole);
+  visit.key("center_crop", c.center_crop,
+            "crop: resized: share of the image's short side that evaluation sees (resize to image_size / center_crop, "
+            "then cut image_size out of the middle)",
+            {.least = 0, .most = 1, .above = true});
+  visit.key("flip", c.flip, "how often images are mirrored; auto: 0.5 for pictures in folders, else 0", share);
+  visit.key("random_erasing", c.random_erasing, "how often a random rectangle is covered with the mean colour", share);
+  visit.key("mixup", c.mixup, "mix images and labels in pairs, in shares drawn from Beta(mixup, mixup)",
+            {.least = 0, .above = true, .empty = "off"});
+  visit.key("mean", c.mean, "of pixels / 255, one for each channel, to subtract; auto: measured on training images",
+            any);
+  visit.key("deviation", c.deviation, "of pixels / 255, one for each channel, to divide by; auto: measured", positive);
 
   visit.section("Optimizer and learning rate");
   visit.key("epochs", c.epochs, "times to go over the training data", some);

@@ -7,8 +7,10 @@
 #include "bonfire/data/cifar.h"
 #include "bonfire/data/glyphs.h"
 #include "bonfire/data/idx.h"
+#include "bonfire/data/image_folder.h"
 #include "bonfire/data/sentences.h"
 #include "bonfire/data/text.h"
+#include "bonfire/train/image_transforms.h"
 
 namespace bonfire::train {
 
@@ -17,26 +19,70 @@ namespace {
 using data::Split;
 
 // Of the pixels of the first images.
-void measure_pixels(OpenedData& data) {
-  constexpr int64_t kEnough = 1000;  // images
+void measure_pixels(const data::Dataset& images, int64_t count, OpenedData& data) {
   auto channels = static_cast<size_t>(data.image[2]);
   std::vector<double> sum(channels), squares(channels);
-  double count = 0;  // pixels of each channel
-  for (int64_t i = 0; i < std::min(kEnough, data.train->size()); ++i) {
-    data::Sample sample = data.train->get(i);
+  double pixels = 0;  // of each channel
+  for (int64_t i = 0; i < std::min(count, images.size()); ++i) {
+    data::Sample sample = images.get(i);
     for (size_t k = 0; k < sample.input.bytes.size(); ++k) {
       double value = static_cast<double>(sample.input.bytes[k]) / 255;
       sum[k % channels] += value;
       squares[k % channels] += value * value;
     }
-    size_t pixels = sample.input.bytes.size() / channels;
-    count += static_cast<double>(pixels);
+    pixels += static_cast<double>(sample.input.bytes.size() / channels);
   }
   for (size_t c = 0; c < channels; ++c) {
-    double mean = sum[c] / count, variance = squares[c] / count - mean * mean;
+    double mean = sum[c] / pixels, variance = squares[c] / pixels - mean * mean;
     data.mean.push_back(static_cast<float>(mean));
     data.deviation.push_back(static_cast<float>(std::sqrt(std::max(variance, 1e-6))));
   }
+}
+
+void take_given_pixels(const Config& config, OpenedData& data) {
+  auto take = [&](const char* key, const std::optional<std::vector<double>>& given, std::vector<float>& values) {
+    if (!given) return;
+    if (given->size() != values.size())
+      throw_error<ConfigError>("[data] {} has {} values, expected one for each of the {} channels of {}", key,
+                               given->size(), values.size(), data.title);
+    values.assign(given->begin(), given->end());
+  };
+  take("mean", config.mean, data.mean);
+  take("deviation", config.deviation, data.deviation);
+}
+
+// Training and test images go the way that the settings say.
+void transform_images(const Config& config, OpenedData& data) {
+  data::Sample first = data.train->get(0);
+  StoredForm stored{.pictures = first.input.shape.rank() == 1, .shape = first.input.shape};
+  data.image = image_shape(config, stored);
+  data::Transform evaluation = evaluation_transform(config, stored);
+  if (evaluation) data.test = std::make_shared<data::TransformedDataset>(data.test, evaluation);
+  // Pictures are decoded for this, so fewer must do.
+  if (stored.pictures) {
+    measure_pixels(data::TransformedDataset(data.train, evaluation), 200, data);
+  } else {
+    measure_pixels(*data.train, 1000, data);
+  }
+  take_given_pixels(config, data);
+  data.train_transform = training_transform(config, stored, data.mean);
+  if (config.mixup)
+    data.train_transform =
+        data::mixup(data.train, data.train_transform,
+                    {.alpha = *config.mixup, .classes = data.classes, .samples = config.limit.value_or(0)});
+}
+
+void open_pictures(const Config& config, OpenedData& data) {
+  if (config.train_file.empty() != config.test_file.empty())
+    throw_error<ConfigError>("[data] train_file and test_file must both be given, or neither");
+  data::ImageFolders folders = config.train_file.empty()
+                                   ? data::load_image_folders(config.data, config.test_share)
+                                   : data::load_image_folders(config.train_file, config.test_file);
+  data.train = folders.train;
+  data.test = folders.test;
+  data.title = config.train_file.empty() ? config.data : config.train_file;
+  data.class_names = folders.train->class_names();
+  data.classes = static_cast<int64_t>(data.class_names.size());
 }
 
 // Labels must name a class. All are looked at: a wrong one would only show as a strange loss.
@@ -46,8 +92,24 @@ int64_t count_classes(const data::Dataset& dataset) {
   return most + 1;
 }
 
+void refuse_image_settings(const Config& config) {
+  const std::pair<const char*, bool> given[] = {{"train_file", !config.train_file.empty()},
+                                                {"test_file", !config.test_file.empty()},
+                                                {"image_size", config.image_size.has_value()},
+                                                {"crop", config.crop != "auto"},
+                                                {"flip", config.flip.has_value()},
+                                                {"random_erasing", config.random_erasing > 0},
+                                                {"mixup", config.mixup.has_value()},
+                                                {"mean", config.mean.has_value()},
+                                                {"deviation", config.deviation.has_value()}};
+  for (const auto& [name, is_given] : given)
+    if (is_given)
+      throw_error<ConfigError>("[data] {} is for images, and {} reads text; leave it out", name, config.model);
+}
+
 // vocab.txt, train.txt and test.txt of the folder; or the sentences that are built in.
 OpenedData open_text(const Config& config) {
+  refuse_image_settings(config);
   OpenedData data;
   data::WordPieceOptions reading{.lower_case = config.lower_case};
   bool is_generated = config.data == "generated";
@@ -81,12 +143,14 @@ OpenedData open_data(const Config& config) {
                              text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)");
   if (model_reads_text) return open_text(config);
   OpenedData data;
-  if (config.data == "generated") {
+  if (config.data == "generated" && config.train_file.empty() && config.test_file.empty()) {
     data.title = "generated glyphs";
     data.train = std::make_shared<data::Glyphs>(data::GlyphsOptions{.split = Split::train});
     data.test = std::make_shared<data::Glyphs>(data::GlyphsOptions{.split = Split::test, .size = 4000});
     data.class_names = data.train->class_names();
     data.classes = static_cast<int64_t>(data.class_names.size());
+  } else if (!config.train_file.empty() || !config.test_file.empty() || data::is_image_folder(config.data)) {
+    open_pictures(config, data);
   } else {
     data.title = config.data;
     auto load = data::is_cifar(config.data) ? data::load_cifar : data::load_mnist;
@@ -104,8 +168,7 @@ OpenedData open_data(const Config& config) {
   data.classes = config.num_classes.value_or(data.classes);
   for (auto i = static_cast<int64_t>(data.class_names.size()); i < data.classes; ++i)
     data.class_names.push_back(std::to_string(i));
-  data.image = data.train->get(0).input.shape;
-  measure_pixels(data);
+  transform_images(config, data);
   return data;
 }
 

@@ -9,19 +9,19 @@
 namespace bonfire::train {
 
 struct OpenedData {
-  std::shared_ptr<const data::Dataset> train, test;
-  std::string title;  // "generated glyphs", or the folder
+  std::shared_ptr<const data::Dataset> train, test;  // `test` gives images as the model sees them
+  std::string title;                                 // "generated glyphs", or the folder
   int64_t classes = 0;
-  Shape image;                         // [H, W, C]; of a text: empty
-  std::vector<float> mean, deviation;  // [C], of pixels / 255
-  int64_t vocabulary = 0;              // pieces; 0: images
-  data::Transform train_transform, test_transform;
+  Shape image;                                      // [H, W, C] that the model sees; of a text: empty
+  std::vector<float> mean, deviation;               // [C], of pixels / 255
+  int64_t vocabulary = 0;                           // pieces; 0: images
+  data::Transform train_transform, test_transform;  // may be empty
   bool is_text() const { return vocabulary > 0; }
   std::vector<std::string> class_names;
 };
 
-// DataError naming what was looked for; ConfigError when num_classes is too small for the labels, or the model reads
-// text and these are images, or the other way round.
+// DataError naming what was looked for; ConfigError when num_classes is too small for the labels, when settings of
+// images do not fit, or the model reads text and these are images, or the other way round.
 OpenedData open_data(const Config& config);
 
 }  // namespace bonfire::train

@@ -43,9 +43,6 @@ void refuse_what_is_not_built(const Config& c) {
       {"num_gpus above 1", c.num_gpus != 1},
       {"backend", c.backend != "auto"},
       {"scale_lr", c.scale_lr},
-      {"image_size", c.image_size.has_value()},
-      {"train_file", !c.train_file.empty()},
-      {"test_file", !c.test_file.empty()},
       {"ema_decay", c.ema_decay.has_value()},
       {"strategy.num_threads above 1", s.num_threads != 1},
       {"strategy.cpu_threads", s.cpu_threads.has_value()},
@@ -208,8 +205,11 @@ void Trainer::State::set_pixels(const std::vector<float>& means, const std::vect
 
 Trainer::State::Micro Trainer::State::make_steps() {
   auto forward = [this](const Tensor& input, const Tensor& label) {
-    Tensor logits = logits_of(input), target = targets_of(label);
-    Tensor loss = cross_entropy(logits, target);
+    // Under mixup a label is a share of each class.
+    bool mixed = label.dtype() == DType::f32;
+    Tensor logits = logits_of(input), target = mixed ? argmax(label, 1) : targets_of(label);
+    Tensor loss =
+        mixed ? bonfire::mean(sum(log_softmax(logits, 1) * label, {1})) * -1.0 : cross_entropy(logits, target);
     (loss * (1.0 / static_cast<double>(config.strategy.accumulate_steps))).backward();
     std::vector<Tensor> results{loss, top_k_correct(logits, target)};
     if (opened.is_text()) results.push_back(count_targets(target));  // of images it is the batch
