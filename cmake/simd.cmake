@@ -5,6 +5,10 @@
 # first it meets. So ordinary files are linked first, then these, the plainest first: no ordinary code ends up calling
 # an instruction that the processor lacks. For the same reason these files must have no global constructors.
 set(bonfire_simd_avx2 -mavx2 -mfma)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # From version 13 on g++ splits some products of a chain of fused ones: slower here, and other bits for other block sizes.
+  list(APPEND bonfire_simd_avx2 --param=avoid-fma-max-bits=0)
+endif()
 set(bonfire_simd_avx512 ${bonfire_simd_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(bonfire_simd_avx512bf16 ${bonfire_simd_avx512} -mavx512bf16)
 set(bonfire_simd_amx ${bonfire_simd_avx512bf16} -mamx-tile -mamx-bf16)

@@ -20,6 +20,7 @@
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "tests/support/cuda_device.h"
 
 namespace bonfire::models {
 namespace {
@@ -58,11 +59,13 @@ Model make_model(const golden::Model& expected) {
 // A model with the generator's weights, and its batches.
 class Training {
  public:
-  explicit Training(const golden::Model& expected) : expected_(expected), model_(make_model(expected)) {
+  explicit Training(const golden::Model& expected, Device device = {})
+      : expected_(expected), device_(device), model_(make_model(expected)) {
     for (const golden::Parameter& parameter : expected_.parameters) {
       std::vector<float> values = golden::parameter_values(parameter.name, parameter.shape, parameter.kind);
       variable(parameter.name).load(std::as_bytes(std::span<const float>(values)));
     }
+    model_.to(device_);
   }
 
   Parameter variable(const std::string& name) const {
@@ -77,10 +80,10 @@ class Training {
     Tensor logits = outputs[0];  // [N, classes], or [N, T, classes]
     if (logits.rank() == 3) logits = flatten(logits, 0, 1);
     std::vector<int64_t> labels = golden::label_values(step, expected_.label_count(), expected_.classes);
-    Tensor result = cross_entropy(logits, Tensor::from<int64_t>(labels, {expected_.label_count()}));
+    Tensor result = cross_entropy(logits, Tensor::from<int64_t>(labels, {expected_.label_count()}, device_));
     if (outputs.size() == 1) return result;
     std::vector<float> boxes = golden::box_values(step, outputs[1].shape().count());
-    return result + smooth_l1_loss(outputs[1], Tensor::from<float>(boxes, outputs[1].shape()));
+    return result + smooth_l1_loss(outputs[1], Tensor::from<float>(boxes, outputs[1].shape(), device_));
   }
 
   // Trains for all steps and returns the loss of each. Calls look(outputs) when the first step has its gradients.
@@ -106,11 +109,12 @@ class Training {
   Tensor input(int64_t step) const {
     Shape shape(expected_.input_shape);
     if (expected_.takes_tokens)
-      return Tensor::from<int64_t>(golden::token_values(step, shape.count(), expected_.vocabulary), shape);
-    return Tensor::from<float>(golden::image_values(step, shape.count()), shape);
+      return Tensor::from<int64_t>(golden::token_values(step, shape.count(), expected_.vocabulary), shape, device_);
+    return Tensor::from<float>(golden::image_values(step, shape.count()), shape, device_);
   }
 
   golden::Model expected_;
+  Device device_;
   Model model_;
 };
 
@@ -125,8 +129,8 @@ void expect_relative(double value, double expected, double tolerance, const std:
 }
 
 // First step: outputs, gradient norms and loss; then the losses of the other steps, buffers and the loss of eval.
-void expect_golden(const golden::Model& expected) {
-  Training training(expected);
+void expect_golden(const golden::Model& expected, Device device = {}) {
+  Training training(expected, device);
   std::vector<double> losses = training.run([&](const std::vector<Tensor>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i)
       expect_relative(norm_of(outputs[i]), expected.outputs[i].norm.f64, 1e-5, expected.outputs[i].name);
@@ -201,6 +205,17 @@ TEST_P(GoldenOfCandidates, EachForcedTrainsAsInPyTorch) {
     expect_golden(expected);
   }
 }
+
+class GoldenOnCuda : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenOnCuda, TrainsAsInPyTorch) {
+  std::optional<Device> device = cuda_device();
+  if (!device) GTEST_SKIP() << "skipped: no CUDA device";
+  expect_golden(golden::load_model(GetParam()), *device);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenOnCuda, ::testing::Values("mlp", "mnist_cnn", "resnet18_small"),
+                         [](const auto& info) { return std::string(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenOfCandidates, ::testing::Values("mnist_cnn", "two_headed", "resnet18_small"),
                          [](const auto& info) { return std::string(info.param); });

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <optional>
 #include <set>
 
 #include "bonfire/autodiff/backward.h"
@@ -15,6 +14,7 @@
 #include "tests/ops/finite_difference.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/row_checks.h"
+#include "tests/support/cuda_device.h"
 
 namespace bonfire::op_test {
 namespace {
@@ -64,13 +64,6 @@ void check_repeatable(const OpCase& row) {
   std::vector<Tensor> second = outputs_and_gradients(row, make_inputs(row, DType::f32));
   ASSERT_EQ(first.size(), second.size());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(bits_of(first[i]), bits_of(second[i])) << "result " << i;
-}
-
-// The first GPU; undefined where there is none.
-std::optional<Device> cuda_device() {
-  for (Device device : devices())
-    if (device.type == DeviceType::cuda) return device;
-  return {};
 }
 
 void check_device(const OpCase& row, Device device) {
