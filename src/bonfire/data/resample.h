@@ -52,17 +52,18 @@ class Resampler {
   static Weights weights_for(double begin, double length, int64_t count, PixelRange range, bool flip);
 
   template <int kPairs>
-  void resample_columns(int16_t* out) const;
-  void resample_rows(int64_t row, uint8_t* out) const;
+  void resample_columns(int16_t* out) const;  // of the row in source_
+  template <int kPairs>
+  void resample_rows(int64_t row, uint8_t* out) const;  // of the rows in rows_
   int16_t* kept_row(int64_t row) { return kept_.data() + row % kept_rows_ * kept_stride_; }
-  const int16_t* kept_row(int64_t row) const { return kept_.data() + row % kept_rows_ * kept_stride_; }
 
   ResampleOptions options_;
   Weights across_, down_;
   std::vector<uint8_t> source_;  // [width + padding, 4]
   std::vector<int16_t> kept_;    // [kept_rows_, kept_stride_]: the last rows, resampled across, in 1/128
   int64_t kept_rows_ = 0, kept_stride_ = 0;
-  int64_t next_ = 0, done_ = 0;  // the source row to come; rows of the result that are written
+  std::vector<const int16_t*> rows_;  // [kept_rows_]: into kept_, those of one row of the result
+  int64_t next_ = 0, done_ = 0;       // the source row to come; rows of the result that are written
 };
 
 }  // namespace bonfire::data

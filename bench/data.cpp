@@ -1,0 +1,269 @@
+// How fast data comes, beside torchvision's DataLoader: all in turn, several rounds, medians.
+//
+//   bench_data [--peer-python PYTHON] [--json FILE] [--case TEXT] [--rounds N] [--seconds S]
+//              [--pictures FOLDER]
+//
+// Each side runs in a process of its own, pinned to one core, that sleeps while the others have their turn. Pictures
+// are made here: 500 × 375, clouds of many sizes with grain and edges, as large as JPEG files of photographs are;
+// or they are those of FOLDER, CLASS/NAME.jpg.
+
+#include <fmt/core.h>
+#include <jpeglib.h>
+
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/random.h"
+#include "bonfire/data/image_folder.h"
+#include "bonfire/data/loader.h"
+#include "bonfire/data/transforms.h"
+#include "measure.h"
+
+namespace {
+
+using namespace bonfire;
+namespace fs = std::filesystem;
+
+// --- pictures --------------------------------------------------------------------------------------------------------
+
+constexpr int kHeight = 375, kWidth = 500, kPictures = 128, kClasses = 4;
+
+// Adds noise of one size, smooth between the points of a grid, to the values [kHeight, kWidth].
+void add_cloud(std::vector<float>& values, uint64_t seed, int size, float strength) {
+  auto at = [&](int row, int column) {
+    return strength * (uniform_at(seed, static_cast<uint64_t>(row), static_cast<uint64_t>(column)) - 0.5F);
+  };
+  auto smooth = [size](int offset) {
+    float t = static_cast<float>(offset) / static_cast<float>(size);
+    return t * t * (3 - 2 * t);
+  };
+  for (int top = 0; top < kHeight; top += size)
+    for (int left = 0; left < kWidth; left += size) {
+      float a = at(top / size, left / size), b = at(top / size, left / size + 1);
+      float c = at(top / size + 1, left / size), d = at(top / size + 1, left / size + 1);
+      for (int y = top; y < std::min(top + size, kHeight); ++y)
+        for (int x = left; x < std::min(left + size, kWidth); ++x) {
+          float down = smooth(y - top), across = smooth(x - left);
+          values[static_cast<size_t>(y * kWidth + x)] +=
+              (a * (1 - across) + b * across) * (1 - down) + (c * (1 - across) + d * across) * down;
+        }
+    }
+}
+
+// [kHeight, kWidth, 3]
+std::vector<uint8_t> picture(uint64_t number) {
+  std::vector<float> light(kHeight * kWidth, 120), red(light.size()), blue(light.size()), depth(light.size());
+  for (int size : {128, 32, 8, 2}) add_cloud(light, number * 8, size, 9 * std::sqrt(static_cast<float>(size)));
+  for (int size : {128, 32}) {
+    add_cloud(red, number * 8 + 1, size, 4 * std::sqrt(static_cast<float>(size)));
+    add_cloud(blue, number * 8 + 2, size, 4 * std::sqrt(static_cast<float>(size)));
+  }
+  add_cloud(depth, number * 8 + 3, 90, 1);
+  std::vector<uint8_t> pixels;
+  for (size_t i = 0; i < light.size(); ++i) {
+    if (depth[i] > 0.08F) light[i] = light[i] * 0.6F + 90;  // things in front of others
+    light[i] += 16 * (uniform_at(number * 8 + 4, 0, i) - 0.5F);
+    for (float value : {light[i] + red[i], light[i], light[i] + blue[i]})
+      pixels.push_back(static_cast<uint8_t>(std::min(255.0F, std::max(0.0F, value))));
+  }
+  return pixels;
+}
+
+void write_jpeg(const fs::path& path, const std::vector<uint8_t>& pixels) {
+  jpeg_compress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) throw_error<DataError>("[bench_data] cannot write {}", path.string());
+  jpeg_stdio_dest(&info, file);
+  info.image_height = kHeight;
+  info.image_width = kWidth;
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);  // chroma at half the size
+  jpeg_set_quality(&info, 92, TRUE);
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < kHeight) {
+    JSAMPROW rows[] = {const_cast<uint8_t*>(pixels.data()) + size_t{info.next_scanline} * kWidth * 3};
+    jpeg_write_scanlines(&info, rows, 1);
+  }
+  jpeg_finish_compress(&info);
+  jpeg_destroy_compress(&info);
+  std::fclose(file);
+}
+
+// A folder of pictures that goes at the end.
+class PictureFolder {
+ public:
+  PictureFolder() {
+    std::string name = (fs::temp_directory_path() / "bonfire-bench-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw_error<DataError>("[bench_data] cannot make {}", name);
+    path_ = name;
+    uintmax_t bytes = 0;
+    for (int i = 0; i < kPictures; ++i) {
+      fs::path folder = path_ / fmt::format("class{}", i % kClasses), file = folder / fmt::format("{:03}.jpg", i);
+      fs::create_directories(folder);
+      write_jpeg(file, picture(static_cast<uint64_t>(i)));
+      bytes += fs::file_size(file);
+    }
+    std::printf("%d JPEG files of %d x %d, %.0f kB each\n", kPictures, kWidth, kHeight,
+                static_cast<double>(bytes) / kPictures / 1000);
+  }
+  ~PictureFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  PictureFolder(const PictureFolder&) = delete;
+  PictureFolder& operator=(const PictureFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// --- what is measured ------------------------------------------------------------------------------------------------
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }  // of all threads
+
+// Answers each line of input, a number of seconds, with images a second: RandomResizedCrop 224, flip, batches of 64.
+int serve_pictures(const std::string& folder) {
+  data::ImageFolders folders = data::load_image_folders(fs::path(folder), fs::path(folder));
+  data::DataLoader loader(folders.train, {.batch_size = 64,
+                                          .shuffle = true,
+                                          .drop_last = true,
+                                          .num_workers = 1,
+                                          .transform = data::random_resized_crop({.size = 224, .flip = 0.5})});
+  for (double seconds = 0; std::cin >> seconds;) {
+    double images = 0, begin = processor_seconds();
+    while (images == 0 || processor_seconds() - begin < seconds)
+      images += static_cast<double>(loader.next().input.size(0));
+    std::cout << images / (processor_seconds() - begin) << std::endl;
+  }
+  return 0;
+}
+
+struct Settings {
+  std::string self, peer, json, only, pictures, seconds = "1";
+  int rounds = 5;
+};
+
+// A side of a comparison: what it is called, and the process that answers for it.
+struct Side {
+  std::string name, command;
+};
+
+// Median answers of all sides, each asked once a round.
+std::vector<double> in_turn(const Settings& settings, const std::vector<Side>& sides) {
+  std::vector<std::unique_ptr<bench::Worker>> workers;
+  for (const Side& side : sides) workers.push_back(std::make_unique<bench::Worker>("taskset -c 0 " + side.command));
+  std::vector<std::vector<double>> answers(sides.size());
+  for (int round = 0; round <= settings.rounds; ++round)
+    for (size_t i = 0; i < sides.size(); ++i) {
+      double answer = workers[i]->ask(settings.seconds);
+      if (round > 0) answers[i].push_back(answer);  // the first is for caches
+    }
+  std::vector<double> medians;
+  for (const std::vector<double>& one : answers) medians.push_back(bench::median(one));
+  return medians;
+}
+
+void add_row(nlohmann::json& rows, const std::string& title, const std::string& peer, double ours, double theirs,
+             double goal) {
+  double ratio = theirs > 0 ? ours / theirs : 0;
+  std::printf("%-58s %9.1f %-28s %9.1f  ratio %5.2f  goal >= %.2f  %s\n", title.c_str(), ours, peer.c_str(), theirs,
+              ratio, goal,
+              theirs == 0     ? "no peer"
+              : ratio >= goal ? "reached"
+                              : "NOT reached");
+  std::fflush(stdout);
+  rows.push_back({{"case", title},
+                  {"unit", "images/s"},
+                  {"ours", ours},
+                  {"peer", theirs},
+                  {"peer_name", peer},
+                  {"ratio", ratio},
+                  {"goal", goal}});
+}
+
+void measure_pictures(const Settings& settings, nlohmann::json& rows) {
+  std::optional<PictureFolder> made;
+  if (settings.pictures.empty()) made.emplace();
+  std::string where = made ? made->path().string() : settings.pictures;
+  std::vector<Side> sides{{"Bonfire", fmt::format("{} --serve pictures {}", settings.self, where)}};
+  std::string peer = settings.peer + " " BONFIRE_SOURCE_DIR "/bench/peers/data.py " + where + " ";
+  if (!settings.peer.empty())
+    for (const char* how : {"pil", "decode_jpeg"}) sides.push_back({how, peer + how});
+  std::vector<double> speeds = in_turn(settings, sides);
+  const std::string title = "JPEG folder, RandomResizedCrop 224, flip, batch; one core";
+  speeds.resize(3);
+  add_row(rows, title, "DataLoader with PIL", speeds[0], speeds[1], 2);
+  add_row(rows, title, "DataLoader with decode_jpeg", speeds[0], speeds[2], 1.2);
+}
+
+struct Case {
+  std::string name;
+  void (*measure)(const Settings&, nlohmann::json& rows);
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all{{"pictures", measure_pictures}};
+  return all;
+}
+
+int run_all(const Settings& settings) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Case& one : cases())
+    if (one.name.find(settings.only) != std::string::npos) one.measure(settings, rows);
+  if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
+  return 0;
+}
+
+Settings parse(const std::string& self, const std::vector<std::string>& arguments) {
+  Settings settings;
+  settings.self = self;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& flag = arguments[i];
+    if (i + 1 == arguments.size()) throw_error<ConfigError>("[bench_data] {} wants a value", flag);
+    const std::string& value = arguments[++i];
+    if (flag == "--peer-python")
+      settings.peer = value;
+    else if (flag == "--json")
+      settings.json = value;
+    else if (flag == "--case")
+      settings.only = value;
+    else if (flag == "--pictures")
+      settings.pictures = value;
+    else if (flag == "--rounds")
+      settings.rounds = std::stoi(value);
+    else if (flag == "--seconds")
+      settings.seconds = value;
+    else
+      throw_error<ConfigError>("[bench_data] there is no option {}; the head of bench/data.cpp has them all", flag);
+  }
+  return settings;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  try {
+    if (arguments.size() == 3 && arguments[0] == "--serve" && arguments[1] == "pictures")
+      return serve_pictures(arguments[2]);
+    return run_all(parse(argv[0], arguments));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
