@@ -85,7 +85,7 @@ TEST(ImageFolderThreads, ACorruptFileAmongGoodOnesReachesTheCallerByItsName) {
   DataLoader loader(std::make_shared<ImageFolder>(folder.path(), files, std::vector<std::string>{"cat"}),
                     {.batch_size = 4, .num_workers = 2, .transform = center_crop({.size = 32})});
   EXPECT_EQ(loader.next().input.shape(), (Shape{4, 32, 32, 3}));
-  EXPECT_ERROR(loader.next(), DataError, (folder / "cat/15.jpg").string() + ": Premature end of JPEG file");
+  EXPECT_ERROR(loader.next(), DataError, (folder / "cat/15.jpg").string());
   EXPECT_EQ(loader.next().input.shape(), (Shape{4, 32, 32, 3}));
   fs::remove(folder / "cat/20.jpg");
   loader.seek({1, 2});

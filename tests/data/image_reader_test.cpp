@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "bonfire/base/error.h"
+#include "tests/data/image_mutator.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/image_files.h"
 
@@ -183,6 +184,20 @@ TEST(ImageReader, DamagedFilesAreErrorsWithTheirName) {
   std::string flipped = png;
   flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 0x10);
   EXPECT_ERROR(decode(flipped), DataError, "cats/13.jpg: IDAT");
+}
+
+// The short form of fuzz_image.
+TEST(ImageReader, DamageOfEveryKindIsEitherReadOrRefused) {
+  for (bool jpeg : {true, false}) {
+    std::vector<std::string> whole = testing::whole_files(jpeg);
+    int taken = 0, refused = 0;
+    for (uint64_t number = 0; number < 400; ++number) {
+      testing::ImageMutator mutator(whole, jpeg, 7, number);
+      ++(testing::decodes(mutator.file(), mutator) ? taken : refused);
+    }
+    EXPECT_GT(taken, 10);
+    EXPECT_GT(refused, 50);
+  }
 }
 
 TEST(ImageReader, APictureThatClaimsToBeEnormousIsRefusedBeforeAnyMemoryIsTaken) {
