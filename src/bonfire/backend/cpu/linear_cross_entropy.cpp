@@ -1,17 +1,19 @@
-// A linear layer and the cross-entropy of its result, forward and backward, a block of rows at a time: the block's
-// logits are made by one product, turned into their gradient where they stand, and used by two more products. Nothing
-// is computed twice, and memory holds only one block of logits.
+// A linear layer and the cross-entropy of its result, forward and backward, without holding all logits at once. Where
+// they are kept, a block of rows at a time: the block's logits are made by one product, turned into their gradient
+// where they stand, and used by two more products. Nothing is computed twice, and memory holds only one block of
+// logits.
+
+#include "bonfire/backend/cpu/linear_cross_entropy.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
-#include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/gemm.h"
+#include "bonfire/backend/cpu/linear_cross_entropy_twice.h"
+#include "bonfire/backend/cpu/simd.h"
 #include "bonfire/backend/cpu/threads.h"
-#include "bonfire/base/error.h"
 #include "bonfire/base/vector_math.h"
-#include "bonfire/ops/loss.h"
 
 namespace bonfire::cpu {
 
@@ -23,19 +25,12 @@ constexpr int64_t kFewestRows = 64;
 constexpr int64_t kWholeRows = 256;  // products are cut at multiples of this
 
 template <class T>
-class LinearCrossEntropy {
+class LogitsKept {
  public:
   using Acc = Compute<T>;
 
-  explicit LinearCrossEntropy(const GraphNode& node)
-      : rows_(node.inputs[0].spec().shape[0]),
-        depth_(node.inputs[0].spec().shape[1]),
-        classes_(node.inputs[1].spec().shape[0]),
-        has_bias_(node.attributes.flag("has_bias")),
-        bias_type_(has_bias_ ? node.inputs[2].spec().dtype : DType::f32),
-        smoothing_(static_cast<Acc>(node.attributes.number("label_smoothing"))),
-        ignore_index_(node.attributes.integer("ignore_index")),
-        mean_(static_cast<Reduction>(node.attributes.integer("reduction")) == Reduction::mean) {
+  explicit LogitsKept(const LinearLoss<T>& loss)
+      : loss_(loss), rows_(loss.rows), depth_(loss.depth), classes_(loss.classes) {
     const int64_t row_bytes = std::max<int64_t>(1, classes_ * static_cast<int64_t>(sizeof(Acc)));
     block_ = std::max(kFewestRows, kBlockBytes / row_bytes);
     if (block_ > kWholeRows) block_ -= block_ % kWholeRows;
@@ -54,36 +49,30 @@ class LinearCrossEntropy {
     auto* losses = reinterpret_cast<Acc*>(memory + logits_bytes());
     std::span<std::byte> space(memory + logits_bytes() + losses_bytes(), gemm_bytes_);
     const T *x = run.input<T>(0), *weight = run.input<T>(1);
-    const void* bias = has_bias_ ? run.inputs[2] : nullptr;
-    const int64_t* target = run.input<int64_t>(has_bias_ ? 3 : 2);
-    const int64_t count = count_targets(target);
-    Acc given = *run.input<Acc>(has_bias_ ? 4 : 3);
-    if (mean_) given /= static_cast<Acc>(count);
+    const int64_t* target = loss_.target(run);
+    const int64_t count = loss_.count_targets(run);
+    const Acc given = loss_.given(run, count);
     if (rows_ == 0) std::fill_n(run.output<Acc>(2), classes_ * depth_, Acc(0));
-    if (has_bias_) std::fill_n(run.output<Acc>(3), classes_, Acc(0));
+    if (loss_.has_bias) std::fill_n(run.output<Acc>(3), classes_, Acc(0));
     for (int64_t first = 0; first < rows_; first += block_) {
       const int64_t rows = std::min(block_, rows_ - first);
-      gemm(logits_of(rows), x + first * depth_, weight, bias, logits, space, *run.threads);
+      gemm(logits_of(rows), x + first * depth_, weight, loss_.bias(run), logits, space, *run.threads);
       run.threads->parallel_for(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, classes_)),
                                 [&](int64_t begin, int64_t end) {
                                   for (int64_t r = begin; r < end; ++r)
                                     losses[first + r] = differentiate(logits + r * classes_, target[first + r], given);
                                 });
       const T* gradient = reinterpret_cast<const T*>(logits);
-      if (has_bias_) add_columns(gradient, rows, run.output<Acc>(3), *run.threads);
+      if (loss_.has_bias) add_columns(gradient, rows, run.output<Acc>(3), *run.threads);
       gemm(dx_of(rows), gradient, weight, nullptr, run.output<T>(1) + first * depth_, space, *run.threads);
       gemm(dweight_of(rows, first > 0), gradient, x + first * depth_, nullptr, run.output<Acc>(2), space, *run.threads);
     }
-    double total = 0;
-    for (int64_t r = 0; r < rows_; ++r) total += static_cast<double>(losses[r]);
-    if (mean_) total /= static_cast<double>(count);
-    *run.output<Acc>(0) = static_cast<Acc>(total);
+    loss_.finish(run, losses, count);
   }
 
  private:
-  size_t logits_bytes() const { return rounded(block_ * classes_); }
-  size_t losses_bytes() const { return rounded(rows_); }
-  static size_t rounded(int64_t count) { return (static_cast<size_t>(count) * sizeof(Acc) + 63) / 64 * 64; }
+  size_t logits_bytes() const { return aligned_bytes(block_ * classes_ * static_cast<int64_t>(sizeof(Acc))); }
+  size_t losses_bytes() const { return aligned_bytes(rows_ * static_cast<int64_t>(sizeof(Acc))); }
 
   // The gradient of a row lies at the head of its logits' memory; so its rows are this many of its elements apart.
   int64_t gradient_stride() const {
@@ -101,8 +90,8 @@ class LinearCrossEntropy {
             .lda = depth_,
             .ldb = depth_,
             .ldc = classes_,
-            .bias = has_bias_ ? BiasAlong::columns : BiasAlong::none,
-            .bias_type = bias_type_};
+            .bias = loss_.has_bias ? BiasAlong::columns : BiasAlong::none,
+            .bias_type = loss_.bias_type};
   }
   Gemm dx_of(int64_t rows) const {
     return {.m = rows,
@@ -127,35 +116,22 @@ class LinearCrossEntropy {
             .accumulate = add};
   }
 
-  int64_t count_targets(const int64_t* target) const {
-    int64_t count = 0;
-    for (int64_t row = 0; row < rows_; ++row) {
-      if (target[row] == ignore_index_) continue;
-      if (target[row] < 0 || target[row] >= classes_)
-        throw_error<DataError>(
-            "[cross_entropy] target {} of row {} is not a class: expected 0 to {}, or {} to ignore it", target[row],
-            row, classes_ - 1, ignore_index_);
-      ++count;
-    }
-    return count;
-  }
-
   // Turns a row of logits into given (softmax − (1 − s) onehot − s / V) and returns its loss.
   Acc differentiate(Acc* row, int64_t target, Acc given) const {
     T* gradient = reinterpret_cast<T*>(row);
-    if (target == ignore_index_) {
+    if (target == loss_.ignore_index) {
       std::fill_n(gradient, classes_, T(0));
       return 0;
     }
     const Acc largest = row_max<Acc>(classes_, [&](int64_t i) { return row[i]; });
     // Differences to the largest come first: they are exact where the loss is small.
-    Acc expected = (1 - smoothing_) * (row[target] - largest);
-    if (smoothing_ != 0)
-      expected +=
-          smoothing_ / static_cast<Acc>(classes_) * row_sum<Acc>(classes_, [&](int64_t i) { return row[i] - largest; });
+    Acc expected = (1 - loss_.smoothing) * (row[target] - largest);
+    if (loss_.smoothing != 0)
+      expected += loss_.smoothing / static_cast<Acc>(classes_) *
+                  row_sum<Acc>(classes_, [&](int64_t i) { return row[i] - largest; });
     const Acc sum = row_sum<Acc>(classes_, [&](int64_t i) { return row[i] = base::exponential(row[i] - largest); });
-    const Acc factor = given / sum, spread = given * smoothing_ / static_cast<Acc>(classes_);
-    const Acc at_target = row[target] * factor - spread - given * (1 - smoothing_);
+    const Acc factor = given / sum, spread = given * loss_.smoothing / static_cast<Acc>(classes_);
+    const Acc at_target = row[target] * factor - spread - given * (1 - loss_.smoothing);
 #pragma GCC ivdep  // an element is read before its place is written
     for (int64_t i = 0; i < classes_; ++i) gradient[i] = static_cast<T>(row[i] * factor - spread);
     gradient[target] = static_cast<T>(at_target);
@@ -172,22 +148,27 @@ class LinearCrossEntropy {
     });
   }
 
+  LinearLoss<T> loss_;
   int64_t rows_, depth_, classes_;  // N, K, V
-  bool has_bias_;
-  DType bias_type_;
-  Acc smoothing_;
-  int64_t ignore_index_;
-  bool mean_;
-  int64_t block_ = 0;  // rows
+  int64_t block_ = 0;               // rows
   size_t gemm_bytes_ = 0;
 };
 
+template <class Way>
+void offer(const KernelRequest& request, const char* name, const Way& way, std::vector<Candidate>& list) {
+  Candidate candidate = make_candidate(request, name, way);
+  candidate.workspace_bytes = way.workspace_bytes();
+  list.push_back(std::move(candidate));
+}
+
 std::vector<Candidate> candidates(const KernelRequest& request) {
   return for_floating(request.node.inputs[0].spec().dtype, [&](auto tag) {
-    LinearCrossEntropy<typename decltype(tag)::type> fused(request.node);
-    const size_t bytes = fused.workspace_bytes();
-    auto list = one_candidate(request, std::move(fused));
-    list[0].workspace_bytes = bytes;
+    using T = typename decltype(tag)::type;
+    const LinearLoss<T> loss(request.node);
+    std::vector<Candidate> list;
+    if (instruction_set() == InstructionSet::amx) offer(request, "logits_twice", LogitsTwice<T>(loss), list);
+    offer(request, "logits_kept", LogitsKept<T>(loss), list);
+    if (instruction_set() != InstructionSet::amx) offer(request, "logits_twice", LogitsTwice<T>(loss), list);
     return list;
   });
 }
