@@ -72,6 +72,15 @@ std::vector<std::byte> read_range(const OpenFile& file, const fs::path& path, ui
   return bytes;
 }
 
+void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path, errno);
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+}
+
 // A new file that is removed again unless it takes its target's place.
 class TemporaryFile {
  public:
@@ -94,14 +103,7 @@ class TemporaryFile {
     if (::fchmod(descriptor_.get(), mode) != 0) fail("set the mode of", target, errno);
   }
 
-  void write(std::span<const std::byte> bytes, const fs::path& target) {
-    while (!bytes.empty()) {
-      ssize_t count = ::write(descriptor_.get(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail("write", target, errno);
-      bytes = bytes.subspan(static_cast<size_t>(count));
-    }
-  }
+  void write(std::span<const std::byte> bytes, const fs::path& target) { write_all(descriptor_.get(), bytes, target); }
 
   void take_place_of(const fs::path& target) {
     // Before the rename: otherwise a power cut can leave the new name with no bytes behind it.
@@ -169,6 +171,54 @@ void write_file_atomically(const fs::path& path, std::span<const std::span<const
   temporary.take_place_of(target);
   // Some file systems cannot sync a folder and say EINVAL; there the rename is as durable as it gets.
   if (::fsync(folder_descriptor.get()) != 0 && errno != EINVAL) fail("write to disk the folder of", target, errno);
+}
+
+FileWriter::FileWriter(fs::path path)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) fail("create", path_, errno);
+}
+
+FileWriter::FileWriter(FileWriter&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      waiting_(std::move(other.waiting_)) {}
+
+FileWriter& FileWriter::operator=(FileWriter&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  std::swap(waiting_, other.waiting_);
+  return *this;
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  constexpr size_t kLarge = size_t{1} << 20;  // bytes of one write
+  waiting_.insert(waiting_.end(), bytes.begin(), bytes.end());
+  size_ += bytes.size();
+  if (waiting_.size() >= kLarge) flush();
+}
+
+void FileWriter::flush() {
+  write_all(descriptor_, waiting_, path_);
+  waiting_.clear();
+}
+
+void FileWriter::finish() {
+  flush();
+  if (::fsync(descriptor_) != 0) fail("write to disk", path_, errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
+}
+
+void sync_folder(const fs::path& folder) {
+  Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) fail("open the folder", folder, errno);
+  // Some file systems cannot sync a folder and say EINVAL.
+  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) fail("write to disk the folder", folder, errno);
 }
 
 }  // namespace bonfire::base

@@ -39,4 +39,28 @@ class MappedFile {
 // process see a part of it. The folder must exist. A link is followed; a file that is replaced hands on its mode.
 void write_file_atomically(const std::filesystem::path& path, std::span<const std::span<const std::byte>> chunks);
 
+// A new file, written from begin to end.
+class FileWriter {
+ public:
+  explicit FileWriter(std::filesystem::path path);  // an error when it is there already
+  FileWriter(FileWriter&& other) noexcept;
+  FileWriter& operator=(FileWriter&& other) noexcept;
+  ~FileWriter();
+
+  void write(std::span<const std::byte> bytes);
+  uint64_t size() const { return size_; }  // bytes so far
+  void finish();                           // all of it is on the disk when this returns
+
+ private:
+  void flush();
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  uint64_t size_ = 0;
+  std::vector<std::byte> waiting_;  // to be written in large pieces
+};
+
+// What was made, renamed or removed in the folder is so on the disk too when this returns.
+void sync_folder(const std::filesystem::path& folder);
+
 }  // namespace bonfire::base

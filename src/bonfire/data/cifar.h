@@ -18,4 +18,12 @@ bool is_cifar(const std::filesystem::path& folder);  // whether the files of eit
 // file's name when one is missing, is no whole number of records, or has a label that its classes do not.
 std::shared_ptr<StoredImages> load_cifar(const std::filesystem::path& folder, Split split);
 
+// The files of a split, and how many classes they have: 10 or 100.
+std::vector<std::filesystem::path> cifar_files(const std::filesystem::path& folder, Split split);
+int cifar_classes(const std::filesystem::path& folder);
+
+// Adds the records of one file's bytes: images [N, 32, 32, 3] and labels [N].
+void parse_cifar(std::span<const std::byte> file, const std::string& name, int classes, std::vector<uint8_t>& images,
+                 std::vector<uint8_t>& labels);
+
 }  // namespace bonfire::data

@@ -22,7 +22,7 @@ namespace {
 // The bytes of a file, one piece after another, unpacked on the way where the file is gzipped.
 class ByteStream {
  public:
-  explicit ByteStream(const fs::path& path) : name_(path.string()), file_(path), rest_(file_.bytes()) {
+  ByteStream(std::span<const std::byte> file, std::string name) : name_(std::move(name)), rest_(file) {
     gzipped_ = starts_gzip_member();
     // 16: expect gzip, not zlib framing. MAX_WBITS: its largest window.
     if (gzipped_ && ::inflateInit2(&inflater_, MAX_WBITS + 16) != Z_OK)
@@ -83,7 +83,6 @@ class ByteStream {
   }
 
   std::string name_;
-  base::MappedFile file_;
   std::span<const std::byte> rest_;  // not consumed yet
   z_stream inflater_{};
   bool gzipped_ = false;
@@ -136,7 +135,12 @@ fs::path find_file(const fs::path& folder, const std::string& name) {
 }  // namespace
 
 IdxArray read_idx(const fs::path& path) {
-  ByteStream stream(path);
+  base::MappedFile file(path);
+  return parse_idx(file.bytes(), path.string());
+}
+
+IdxArray parse_idx(std::span<const std::byte> file, const std::string& name) {
+  ByteStream stream(file, name);
   IdxArray array{.shape = read_header(stream), .data = {}};
   auto promised = static_cast<size_t>(checked_count(array.shape, stream.name()));  // bytes
   // Doubling with what arrives, not reserving what is promised.

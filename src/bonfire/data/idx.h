@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "bonfire/data/stored_images.h"
@@ -21,6 +22,7 @@ struct IdxArray {
 };
 
 IdxArray read_idx(const std::filesystem::path& path);
+IdxArray parse_idx(std::span<const std::byte> file, const std::string& name);  // of the file's bytes
 
 enum class Split : uint8_t { train, test };
 

@@ -2,11 +2,11 @@
 // fields that scalars need are written by hand: wall_time = 1, step = 2, file_version = 3, summary = 5; in a summary
 // value = 1, with tag = 1 and simple_value = 2.
 
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 
+#include "bonfire/base/checksum.h"
 #include "bonfire/base/error.h"
 #include "bonfire/train/reporter.h"
 
@@ -14,19 +14,9 @@ namespace bonfire::train {
 
 namespace {
 
-// CRC-32C (Castagnoli), then rotated and offset as the record format wants it.
+// Rotated and offset as the record format wants it.
 uint32_t masked_checksum(std::string_view bytes) {
-  static const std::array<uint32_t, 256> kTable = [] {
-    std::array<uint32_t, 256> table{};
-    for (uint32_t i = 0; i < table.size(); ++i) {
-      table[i] = i;
-      for (int bit = 0; bit < 8; ++bit) table[i] = table[i] >> 1 ^ ((table[i] & 1U) != 0 ? 0x82F63B78U : 0U);
-    }
-    return table;
-  }();
-  uint32_t sum = ~0U;
-  for (char byte : bytes) sum = kTable[(sum ^ static_cast<unsigned char>(byte)) & 0xFFU] ^ sum >> 8;
-  sum = ~sum;
+  uint32_t sum = base::crc32c(std::as_bytes(std::span(bytes)));
   return (sum >> 15 | sum << 17) + 0xA282EAD8U;
 }
 
