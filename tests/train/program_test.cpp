@@ -138,6 +138,48 @@ TEST(Program, EvaluatesAndInspectsWhatItTrained) {
   EXPECT_NE(none.output().find("neither a safetensors file"), std::string::npos);
 }
 
+TEST(Program, PacksChecksListsAndTrainsOnRecords) {
+  ScratchFolder folder;
+  std::string images("\0\0\x08\x03\0\0\0\x40\0\0\0\x1c\0\0\0\x1c", 16), labels("\0\0\x08\x01\0\0\0\x40", 8);
+  for (int i = 0; i < 64; ++i) {
+    images += std::string(28 * 28, static_cast<char>(i * 3));
+    labels += static_cast<char>(i % 4);
+  }
+  fs::create_directory(folder / "mnist");
+  for (const char* part : {"train", "t10k"}) {
+    folder.put(fmt::format("mnist/{}-images-idx3-ubyte", part), images);
+    folder.put(fmt::format("mnist/{}-labels-idx1-ubyte", part), labels);
+  }
+  auto output_of = [&](const std::vector<std::string>& arguments, int status) {
+    Program program(arguments, folder / "out");
+    EXPECT_EQ(program.wait(), status) << program.output();
+    return program.output();
+  };
+  std::string source = (folder / "mnist").string(), packed = (folder / "packed").string();
+  EXPECT_NE(output_of({"data", "pack", source, packed, "--shards", "4"}, 0).find("64 samples to train on"),
+            std::string::npos);
+  EXPECT_NE(output_of({"data", "pack", source, packed}, 1).find("is there already"), std::string::npos);
+  EXPECT_NE(output_of({"data", "list", folder.path().string()}, 0).find("record shards            data=" + packed),
+            std::string::npos);
+  EXPECT_NE(output_of({"data", "check", packed}, 0).find("64 samples to train on, 64 to test: all whole"),
+            std::string::npos);
+  EXPECT_EQ(output_of({"train", "data=" + packed, "place=cpu", "epochs=1", "batch_size=16", "model=lenet",
+                       "output=" + (folder / "runs").string()},
+                      0)
+                .find("training lenet"),
+            0U);
+  std::string shard = folder.get("packed/train-00002.records");
+  shard[500] ^= 1;
+  folder.put("packed/train-00002.records", shard);
+  EXPECT_NE(output_of({"data", "check", packed, "--json"}, 1).find("train-00002.records: record 0 (sample 32)"),
+            std::string::npos);
+  EXPECT_NE(output_of({"train", "data=" + packed, "place=cpu", "epochs=1", "batch_size=16", "model=lenet",
+                       "output=" + (folder / "runs").string()},
+                      1)
+                .find("train-00002.records: record 0 (sample 32)"),
+            std::string::npos);
+}
+
 TEST(Program, BadInputIsAnErrorOnOneLine) {
   ScratchFolder folder;
   auto output_of = [&](const std::vector<std::string>& arguments, int status) {

@@ -159,10 +159,14 @@ IdxArray parse_idx(std::span<const std::byte> file, const std::string& name) {
   return array;
 }
 
-std::shared_ptr<StoredImages> load_mnist(const fs::path& folder, Split split) {
+std::vector<fs::path> mnist_files(const fs::path& folder, Split split) {
   std::string prefix = split == Split::train ? "train" : "t10k";
-  fs::path image_path = find_file(folder, prefix + "-images-idx3-ubyte");
-  fs::path label_path = find_file(folder, prefix + "-labels-idx1-ubyte");
+  return {find_file(folder, prefix + "-images-idx3-ubyte"), find_file(folder, prefix + "-labels-idx1-ubyte")};
+}
+
+std::shared_ptr<StoredImages> load_mnist(const fs::path& folder, Split split) {
+  std::vector<fs::path> files = mnist_files(folder, split);
+  const fs::path &image_path = files[0], &label_path = files[1];
   IdxArray images = read_rank(image_path, 3), labels = read_rank(label_path, 1);
   if (images.shape[0] != labels.shape[0])
     throw_error<DataError>("[mnist] {} has {} images, {} has {} labels; expected as many", image_path.string(),

@@ -30,4 +30,7 @@ enum class Split : uint8_t { train, test };
 // no such file, the one with .gz behind its name. DataError saying which files were looked for when there is neither.
 std::shared_ptr<StoredImages> load_mnist(const std::filesystem::path& folder, Split split);
 
+// The two files of a split, images first, as load_mnist finds them.
+std::vector<std::filesystem::path> mnist_files(const std::filesystem::path& folder, Split split);
+
 }  // namespace bonfire::data

@@ -81,6 +81,19 @@ bool is_text(const fs::path& folder) {
   return fs::exists(folder / "vocab.txt", ignored);
 }
 
+fs::path text_file(const fs::path& folder, Split split) {
+  return folder / (split == Split::train ? "train.txt" : "test.txt");
+}
+
+void for_each_line(std::span<const std::byte> file, const std::function<void(std::string_view)>& visit) {
+  std::string_view rest(reinterpret_cast<const char*>(file.data()), file.size());
+  while (!rest.empty()) {
+    size_t end = std::min(rest.find('\n'), rest.size());
+    visit(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+}
+
 std::shared_ptr<Text> text_of_lines(std::span<const std::string> lines, const WordPiece& pieces, int64_t length,
                                     const std::string& name) {
   RowOfLines row(pieces, name);
@@ -90,13 +103,8 @@ std::shared_ptr<Text> text_of_lines(std::span<const std::string> lines, const Wo
 
 std::shared_ptr<Text> load_text(const fs::path& file, const WordPiece& pieces, int64_t length) {
   base::MappedFile mapped(file);
-  std::string_view rest(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
   RowOfLines row(pieces, file.string());
-  while (!rest.empty()) {
-    size_t end = std::min(rest.find('\n'), rest.size());
-    row.add(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
+  for_each_line(mapped.bytes(), [&](std::string_view line) { row.add(line); });
   return std::make_shared<Text>(row.take(), length, pieces, file.string());
 }
 

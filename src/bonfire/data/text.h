@@ -12,6 +12,7 @@
 #include <span>
 
 #include "bonfire/data/dataset.h"
+#include "bonfire/data/idx.h"
 #include "bonfire/data/wordpiece.h"
 
 namespace bonfire::data {
@@ -39,7 +40,11 @@ std::shared_ptr<Text> load_text(const std::filesystem::path& file, const WordPie
 std::shared_ptr<Text> text_of_lines(std::span<const std::string> lines, const WordPiece& pieces, int64_t length,
                                     const std::string& name);
 
-bool is_text(const std::filesystem::path& folder);  // whether it has a vocab.txt
+bool is_text(const std::filesystem::path& folder);                                  // whether it has a vocab.txt
+std::filesystem::path text_file(const std::filesystem::path& folder, Split split);  // its train.txt or test.txt
+
+// Calls visit with each line, without its end.
+void for_each_line(std::span<const std::byte> file, const std::function<void(std::string_view)>& visit);
 
 struct MaskOptions {
   double share = 0.15;       // of the tokens that are no [CLS] or [SEP]; at least one

@@ -39,7 +39,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
       "data", c.data,
       "`generated` (what is built in: drawn digits, or sentences where the model reads text), or a folder: MNIST's "
       "four IDX files, plain or gzipped, CIFAR's binary files, pictures (train/CLASS/NAME.jpg and "
-      "val/CLASS/NAME.jpg, or CLASS/NAME.jpg; .jpeg, .png), or text (vocab.txt, train.txt, test.txt)",
+      "val/CLASS/NAME.jpg, or CLASS/NAME.jpg; .jpeg, .png), record shards (`bonfire data pack`), or text (vocab.txt, "
+      "train.txt, test.txt)",
       any);
   visit.key("train_file", c.train_file, "folder of the training pictures, where it is not inside data", any);
   visit.key("test_file", c.test_file, "folder of the test pictures, where it is not inside data", any);

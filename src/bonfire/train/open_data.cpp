@@ -4,11 +4,10 @@
 #include <cmath>
 
 #include "bonfire/base/error.h"
-#include "bonfire/data/cifar.h"
 #include "bonfire/data/glyphs.h"
-#include "bonfire/data/idx.h"
 #include "bonfire/data/image_folder.h"
 #include "bonfire/data/sentences.h"
+#include "bonfire/data/source.h"
 #include "bonfire/data/text.h"
 #include "bonfire/train/image_transforms.h"
 
@@ -75,21 +74,12 @@ void transform_images(const Config& config, OpenedData& data) {
 void open_pictures(const Config& config, OpenedData& data) {
   if (config.train_file.empty() != config.test_file.empty())
     throw_error<ConfigError>("[data] train_file and test_file must both be given, or neither");
-  data::ImageFolders folders = config.train_file.empty()
-                                   ? data::load_image_folders(config.data, config.test_share)
-                                   : data::load_image_folders(config.train_file, config.test_file);
+  data::ImageFolders folders = data::load_image_folders(config.train_file, config.test_file);
   data.train = folders.train;
   data.test = folders.test;
-  data.title = config.train_file.empty() ? config.data : config.train_file;
+  data.title = config.train_file;
   data.class_names = folders.train->class_names();
   data.classes = static_cast<int64_t>(data.class_names.size());
-}
-
-// Labels must name a class. All are looked at: a wrong one would only show as a strange loss.
-int64_t count_classes(const data::Dataset& dataset) {
-  int64_t most = -1;
-  for (int64_t i = 0; i < dataset.size(); ++i) most = std::max(most, data::label_of(dataset.get(i)));
-  return most + 1;
 }
 
 void refuse_image_settings(const Config& config) {
@@ -122,7 +112,7 @@ OpenedData open_text(const Config& config) {
       int64_t lines = split == Split::train ? 16000 : 2000;
       return data::text_of_lines(data::sentences(split, lines), pieces, config.seq_length, "the generated text");
     }
-    return data::load_text(folder / (split == Split::train ? "train.txt" : "test.txt"), pieces, config.seq_length);
+    return data::load_text(data::text_file(folder, split), pieces, config.seq_length);
   };
   data.title = is_generated ? "generated sentences" : config.data;
   data.train = load(Split::train);
@@ -149,15 +139,15 @@ OpenedData open_data(const Config& config) {
     data.test = std::make_shared<data::Glyphs>(data::GlyphsOptions{.split = Split::test, .size = 4000});
     data.class_names = data.train->class_names();
     data.classes = static_cast<int64_t>(data.class_names.size());
-  } else if (!config.train_file.empty() || !config.test_file.empty() || data::is_image_folder(config.data)) {
+  } else if (!config.train_file.empty() || !config.test_file.empty()) {
     open_pictures(config, data);
   } else {
+    data::ImageSource source = data::open_images(config.data, config.test_share);
     data.title = config.data;
-    auto load = data::is_cifar(config.data) ? data::load_cifar : data::load_mnist;
-    data.train = load(config.data, Split::train);
-    data.test = load(config.data, Split::test);
-    data.class_names = data.train->class_names();
-    data.classes = std::max(count_classes(*data.train), count_classes(*data.test));
+    data.train = source.train;
+    data.test = source.test;
+    data.class_names = source.class_names;
+    data.classes = source.classes;
   }
   if (data.train->size() == 0 || data.test->size() == 0)
     throw_error<DataError>("[data] {} has {} images to train on and {} to test, expected some of both", data.title,

@@ -1,0 +1,22 @@
+#pragma once
+// Reads all of a data set, and names everything in it that is bad.
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bonfire/data/source.h"
+
+namespace bonfire::data {
+
+struct CheckReport {
+  SourceKind kind = SourceKind::mnist;
+  int64_t train_samples = 0, test_samples = 0;  // that could be counted; of a text: lines
+  std::vector<std::string> faults;              // one a file, record, picture or line, with its name
+};
+
+// DataError when there is no data set at all. Pictures are decoded, checksums compared, labels looked at.
+CheckReport check_data(const std::filesystem::path& folder);
+
+}  // namespace bonfire::data
