@@ -54,7 +54,7 @@ void add_cloud(std::vector<float>& values, uint64_t seed, int size, float streng
       for (int y = top; y < std::min(top + size, kHeight); ++y)
         for (int x = left; x < std::min(left + size, kWidth); ++x) {
           float down = smooth(y - top), across = smooth(x - left);
-          values[static_cast<size_t>(y * kWidth + x)] +=
+          values[static_cast<size_t>(y) * kWidth + static_cast<size_t>(x)] +=
               (a * (1 - across) + b * across) * (1 - down) + (c * (1 - across) + d * across) * down;
         }
     }

@@ -18,7 +18,9 @@ using bonfire::testing::test_picture;
 struct Plane {
   int height, width;
   std::vector<double> values;  // [height, width]
-  double& at(int y, int x) { return values[static_cast<size_t>(y * width + x)]; }
+  double& at(int y, int x) {
+    return values[static_cast<size_t>(y) * static_cast<size_t>(width) + static_cast<size_t>(x)];
+  }
 };
 
 Plane pillow_columns(Plane in, double begin, double length, int count) {
@@ -26,8 +28,8 @@ Plane pillow_columns(Plane in, double begin, double length, int count) {
   double scale = length / count, support = std::max(scale, 1.0);
   for (int i = 0; i < count; ++i) {
     double center = begin + (i + 0.5) * scale;
-    int from = std::max(0, static_cast<int>(center - support + 0.5));
-    int to = std::min(in.width, static_cast<int>(center + support + 0.5));
+    int from = std::max(0, static_cast<int>(std::floor(center - support + 0.5)));
+    int to = std::min(in.width, static_cast<int>(std::floor(center + support + 0.5)));
     double sum = 0;
     for (int x = from; x < to; ++x) sum += std::max(0.0, 1 - std::abs(x - center + 0.5) / support);
     for (int y = 0; y < in.height; ++y) {
@@ -55,16 +57,15 @@ struct Rectangle {
 std::vector<double> pillow_crop_and_resize(const std::vector<uint8_t>& picture, int width, int channels,
                                            Rectangle rectangle, int out_height, int out_width) {
   std::vector<double> result(static_cast<size_t>(out_height * out_width * channels));
+  auto position = [&](int64_t y, int64_t x, int64_t c) { return static_cast<size_t>((y * width + x) * channels + c); };
   for (int c = 0; c < channels; ++c) {
     Plane plane{rectangle.height, rectangle.width, {}};
     for (int y = 0; y < rectangle.height; ++y)
       for (int x = 0; x < rectangle.width; ++x)
-        plane.values.push_back(
-            picture[static_cast<size_t>(((rectangle.top + y) * width + rectangle.left + x) * channels + c)]);
+        plane.values.push_back(picture[position(rectangle.top + y, rectangle.left + x, c)]);
     Plane across = pillow_columns(plane, 0, rectangle.width, out_width);
     Plane both = transposed(pillow_columns(transposed(across), 0, rectangle.height, out_height));
-    for (int i = 0; i < out_height * out_width; ++i)
-      result[static_cast<size_t>(i * channels + c)] = both.values[static_cast<size_t>(i)];
+    for (int i = 0; i < out_height * out_width; ++i) result[position(0, i, c)] = both.values[static_cast<size_t>(i)];
   }
   return result;
 }

@@ -149,11 +149,11 @@ TEST(Transforms, RandomCropMovesTheImageAndFillsTheRest) {
   for (int down = -2; down <= 2 && !found; ++down)
     for (int across = -2; across <= 2 && !found; ++across) {
       found = true;
-      for (int i = 0; i < 8 * 8 * 3; ++i) {
-        int y = i / 24 + down, x = i / 3 % 8 + across;
+      for (int64_t i = 0; i < 8 * 8 * 3; ++i) {
+        int64_t y = i / 24 + down, x = i / 3 % 8 + across;
         bool inside = y >= 0 && y < 8 && x >= 0 && x < 8;
-        int expected =
-            inside ? std::to_integer<int>(whole.input.bytes[static_cast<size_t>((y * 8 + x) * 3 + i % 3)]) : 9 - i % 3;
+        int64_t expected = 9 - i % 3;
+        if (inside) expected = std::to_integer<int>(whole.input.bytes[static_cast<size_t>((y * 8 + x) * 3 + i % 3)]);
         found = found && std::to_integer<int>(image.bytes[static_cast<size_t>(i)]) == expected;
       }
     }

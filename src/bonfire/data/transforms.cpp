@@ -13,7 +13,7 @@ namespace bonfire::data {
 namespace {
 
 // Which of a sample's random numbers belong to whom. Rectangles are drawn at most ten times, four numbers each.
-enum Draw : uint64_t { kCrop = 0, kFlip = 64, kShift = 65, kErase = 128, kMixPartner = 256, kMixShare = 512 };
+constexpr uint64_t kCrop = 0, kFlip = 64, kShift = 65, kErase = 128, kMixPartner = 256, kMixShare = 512;
 constexpr uint64_t kTries = 10;
 
 void require_share(const char* where, const char* name, double value) {
@@ -323,7 +323,8 @@ Transform mixup(std::shared_ptr<const Dataset> dataset, Transform transform, con
   if (!(options.alpha > 0)) throw_error<ConfigError>("[mixup] alpha is {}, expected above 0", options.alpha);
   require_positive("mixup", "classes", options.classes);
   int64_t samples = options.samples > 0 ? std::min(options.samples, dataset->size()) : dataset->size();
-  return [=](Sample& sample, const SampleKey& key) {
+  return [dataset = std::move(dataset), transform = std::move(transform), options, samples](Sample& sample,
+                                                                                            const SampleKey& key) {
     auto partner = static_cast<int64_t>(static_cast<double>(key.uniform(kMixPartner)) * static_cast<double>(samples));
     Sample other = dataset->get(partner);
     if (transform) {

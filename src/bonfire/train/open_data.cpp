@@ -29,7 +29,8 @@ void measure_pixels(const data::Dataset& images, int64_t count, OpenedData& data
       sum[k % channels] += value;
       squares[k % channels] += value * value;
     }
-    pixels += static_cast<double>(sample.input.bytes.size() / channels);
+    size_t own = sample.input.bytes.size() / channels;
+    pixels += static_cast<double>(own);
   }
   for (size_t c = 0; c < channels; ++c) {
     double mean = sum[c] / pixels, variance = squares[c] / pixels - mean * mean;
