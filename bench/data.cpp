@@ -8,7 +8,6 @@
 // or they are those of FOLDER, CLASS/NAME.jpg.
 
 #include <fmt/core.h>
-#include <jpeglib.h>
 
 #include <cmath>
 #include <cstdio>
@@ -25,6 +24,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
 #include "bonfire/data/image_folder.h"
+#include "bonfire/data/jpeg_writer.h"
 #include "bonfire/data/loader.h"
 #include "bonfire/data/transforms.h"
 #include "measure.h"
@@ -60,8 +60,7 @@ void add_cloud(std::vector<float>& values, uint64_t seed, int size, float streng
     }
 }
 
-// [kHeight, kWidth, 3]
-std::vector<uint8_t> picture(uint64_t number) {
+data::Array picture(uint64_t number) {
   std::vector<float> light(kHeight * kWidth, 120), red(light.size()), blue(light.size()), depth(light.size());
   for (int size : {128, 32, 8, 2}) add_cloud(light, number * 8, size, 9 * std::sqrt(static_cast<float>(size)));
   for (int size : {128, 32}) {
@@ -69,38 +68,14 @@ std::vector<uint8_t> picture(uint64_t number) {
     add_cloud(blue, number * 8 + 2, size, 4 * std::sqrt(static_cast<float>(size)));
   }
   add_cloud(depth, number * 8 + 3, 90, 1);
-  std::vector<uint8_t> pixels;
+  data::Array image{DType::u8, {kHeight, kWidth, 3}, {}};
   for (size_t i = 0; i < light.size(); ++i) {
     if (depth[i] > 0.08F) light[i] = light[i] * 0.6F + 90;  // things in front of others
     light[i] += 16 * (uniform_at(number * 8 + 4, 0, i) - 0.5F);
     for (float value : {light[i] + red[i], light[i], light[i] + blue[i]})
-      pixels.push_back(static_cast<uint8_t>(std::min(255.0F, std::max(0.0F, value))));
+      image.bytes.push_back(static_cast<std::byte>(std::min(255.0F, std::max(0.0F, value))));
   }
-  return pixels;
-}
-
-void write_jpeg(const fs::path& path, const std::vector<uint8_t>& pixels) {
-  jpeg_compress_struct info{};
-  jpeg_error_mgr errors{};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) throw_error<DataError>("[bench_data] cannot write {}", path.string());
-  jpeg_stdio_dest(&info, file);
-  info.image_height = kHeight;
-  info.image_width = kWidth;
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&info);  // chroma at half the size
-  jpeg_set_quality(&info, 92, TRUE);
-  jpeg_start_compress(&info, TRUE);
-  while (info.next_scanline < kHeight) {
-    JSAMPROW rows[] = {const_cast<uint8_t*>(pixels.data()) + size_t{info.next_scanline} * kWidth * 3};
-    jpeg_write_scanlines(&info, rows, 1);
-  }
-  jpeg_finish_compress(&info);
-  jpeg_destroy_compress(&info);
-  std::fclose(file);
+  return image;
 }
 
 // A folder of pictures that goes at the end.
@@ -110,12 +85,14 @@ class PictureFolder {
     std::string name = (fs::temp_directory_path() / "bonfire-bench-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw_error<DataError>("[bench_data] cannot make {}", name);
     path_ = name;
-    uintmax_t bytes = 0;
+    size_t bytes = 0;
     for (int i = 0; i < kPictures; ++i) {
       fs::path folder = path_ / fmt::format("class{}", i % kClasses), file = folder / fmt::format("{:03}.jpg", i);
       fs::create_directories(folder);
-      write_jpeg(file, picture(static_cast<uint64_t>(i)));
-      bytes += fs::file_size(file);
+      std::vector<std::byte> jpeg = data::encode_jpeg(picture(static_cast<uint64_t>(i)), 92);
+      std::ofstream(file, std::ios::binary)
+          .write(reinterpret_cast<const char*>(jpeg.data()), static_cast<std::streamsize>(jpeg.size()));
+      bytes += jpeg.size();
     }
     std::printf("%d JPEG files of %d x %d, %.0f kB each\n", kPictures, kWidth, kHeight,
                 static_cast<double>(bytes) / kPictures / 1000);
