@@ -23,10 +23,14 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
+#include "bonfire/data/glyphs.h"
 #include "bonfire/data/image_folder.h"
 #include "bonfire/data/jpeg_writer.h"
 #include "bonfire/data/loader.h"
+#include "bonfire/data/pack.h"
+#include "bonfire/data/records.h"
 #include "bonfire/data/transforms.h"
+#include "bonfire/train/trainer.h"
 #include "measure.h"
 
 namespace {
@@ -78,16 +82,33 @@ data::Array picture(uint64_t number) {
   return image;
 }
 
-// A folder of pictures that goes at the end.
-class PictureFolder {
+// A folder that goes at the end.
+class ScratchFolder {
  public:
-  PictureFolder() {
+  ScratchFolder() {
     std::string name = (fs::temp_directory_path() / "bonfire-bench-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw_error<DataError>("[bench_data] cannot make {}", name);
     path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// A folder of pictures.
+class PictureFolder {
+ public:
+  PictureFolder() {
     size_t bytes = 0;
     for (int i = 0; i < kPictures; ++i) {
-      fs::path folder = path_ / fmt::format("class{}", i % kClasses), file = folder / fmt::format("{:03}.jpg", i);
+      fs::path folder = path() / fmt::format("class{}", i % kClasses), file = folder / fmt::format("{:03}.jpg", i);
       fs::create_directories(folder);
       std::vector<std::byte> jpeg = data::encode_jpeg(picture(static_cast<uint64_t>(i)), 92);
       std::ofstream(file, std::ios::binary)
@@ -97,16 +118,10 @@ class PictureFolder {
     std::printf("%d JPEG files of %d x %d, %.0f kB each\n", kPictures, kWidth, kHeight,
                 static_cast<double>(bytes) / kPictures / 1000);
   }
-  ~PictureFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  PictureFolder(const PictureFolder&) = delete;
-  PictureFolder& operator=(const PictureFolder&) = delete;
-  const fs::path& path() const { return path_; }
+  const fs::path& path() const { return folder_.path(); }
 
  private:
-  fs::path path_;
+  ScratchFolder folder_;
 };
 
 // --- what is measured ------------------------------------------------------------------------------------------------
@@ -114,13 +129,17 @@ class PictureFolder {
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }  // of all threads
 
 // Answers each line of input, a number of seconds, with images a second: RandomResizedCrop 224, flip, batches of 64.
-int serve_pictures(const std::string& folder) {
-  data::ImageFolders folders = data::load_image_folders(fs::path(folder), fs::path(folder));
-  data::DataLoader loader(folders.train, {.batch_size = 64,
-                                          .shuffle = true,
-                                          .drop_last = true,
-                                          .num_workers = 1,
-                                          .transform = data::random_resized_crop({.size = 224, .flip = 0.5})});
+int serve_pictures(const fs::path& folder) {
+  std::shared_ptr<const data::Dataset> pictures;
+  if (data::is_records(folder))
+    pictures = data::load_records(folder, data::Split::train);
+  else
+    pictures = data::load_image_folders(folder, folder).train;
+  data::DataLoader loader(pictures, {.batch_size = 64,
+                                     .shuffle = true,
+                                     .drop_last = true,
+                                     .num_workers = 1,
+                                     .transform = data::random_resized_crop({.size = 224, .flip = 0.5})});
   for (double seconds = 0; std::cin >> seconds;) {
     double images = 0, begin = processor_seconds();
     while (images == 0 || processor_seconds() - begin < seconds)
@@ -188,13 +207,88 @@ void measure_pictures(const Settings& settings, nlohmann::json& rows) {
   add_row(rows, title, "DataLoader with decode_jpeg", speeds[0], speeds[2], 1.2);
 }
 
+// The same pictures in record shards, beside the folder; and packed with a short side of 256 pixels.
+void measure_records(const Settings& settings, nlohmann::json& rows) {
+  std::optional<PictureFolder> made;
+  if (settings.pictures.empty()) made.emplace();
+  ScratchFolder scratch;
+  fs::path where = made ? made->path() : fs::path(settings.pictures), packed = scratch.path() / "packed",
+           smaller = scratch.path() / "smaller";
+  data::pack(where, packed);
+  data::pack(where, smaller, {.resize = 256});
+  std::vector<Side> sides;
+  for (const fs::path& folder : {where, packed, smaller})
+    sides.push_back({folder.string(), fmt::format("{} --serve pictures {}", settings.self, folder.string())});
+  std::vector<double> speeds = in_turn(settings, sides);
+  add_row(rows, "record shards, the same", "our folder reader", speeds[1], speeds[0], 1.1);
+  add_row(rows, "record shards packed with --resize 256, the same", "our folder reader", speeds[2], speeds[0], 1.1);
+}
+
+// MNIST's files: 60,000 of our glyphs, each twenty times.
+void write_mnist(const fs::path& folder) {
+  constexpr int64_t kGlyphs = 3000, kTimes = 20;
+  data::Glyphs glyphs({.size = kGlyphs});
+  for (const auto& [part, times] : {std::pair("train", kTimes), std::pair("t10k", int64_t{1})}) {
+    std::ofstream images(folder / fmt::format("{}-images-idx3-ubyte", part), std::ios::binary);
+    std::ofstream labels(folder / fmt::format("{}-labels-idx1-ubyte", part), std::ios::binary);
+    auto put_header = [](std::ofstream& file, const std::vector<int64_t>& shape) {
+      file << std::string("\0\0\x08", 3) << static_cast<char>(shape.size());
+      for (int64_t extent : shape)
+        for (int shift = 24; shift >= 0; shift -= 8) file << static_cast<char>(extent >> shift);
+    };
+    put_header(images, {kGlyphs * times, 28, 28});
+    put_header(labels, {kGlyphs * times});
+    for (int64_t i = 0; i < kGlyphs * times; ++i) {
+      data::Sample sample = glyphs.get(i % kGlyphs);
+      images.write(reinterpret_cast<const char*>(sample.input.bytes.data()), 28 * 28);
+      labels << static_cast<char>(data::label_of(sample));
+    }
+  }
+}
+
+// The share of the time that the steps behind the first reports waited for data.
+class WaitReporter final : public train::Reporter {
+ public:
+  explicit WaitReporter(std::vector<double>& shares) : shares_(shares) {}
+  void begin(const train::RunBegins&) override {}
+  void step(const train::StepReport& report) override {
+    if (reports_++ > 0) shares_.push_back(report.data_wait);  // the first steps are compiled
+  }
+  void evaluated(const train::EvaluationReport&) override {}
+  void note(const std::string&) override {}
+  void end(const train::RunEnds&) override {}
+
+ private:
+  std::vector<double>& shares_;
+  int reports_ = 0;
+};
+
+void measure_wait(const Settings&, nlohmann::json& rows) {
+  ScratchFolder folder;
+  write_mnist(folder.path());
+  train::Trainer trainer(train::default_config(
+      std::vector<std::string>{"data=" + folder.path().string(), "output=" + (folder.path() / "runs").string(),
+                               "place=cpu", "limit=32000", "epochs=1", "log_freq=50"}));
+  std::vector<double> shares;
+  trainer.add(std::make_unique<WaitReporter>(shares));
+  trainer.run();
+  double mean = 0;
+  for (double share : shares) mean += share / static_cast<double>(shares.size());
+  constexpr double kGoal = 0.02;
+  const char* title = "MNIST through the loader while training the CNN";
+  std::printf("%-58s data wait %.3f %% of the step, at most %.3f %% of 50 steps  goal < 2 %%  %s\n", title, 100 * mean,
+              100 * *std::max_element(shares.begin(), shares.end()), mean < kGoal ? "reached" : "NOT reached");
+  rows.push_back({{"case", title}, {"unit", "share of the step"}, {"ours", mean}, {"goal", kGoal}});
+}
+
 struct Case {
   std::string name;
   void (*measure)(const Settings&, nlohmann::json& rows);
 };
 
 const std::vector<Case>& cases() {
-  static const std::vector<Case> all{{"pictures", measure_pictures}};
+  static const std::vector<Case> all{
+      {"pictures", measure_pictures}, {"records", measure_records}, {"wait", measure_wait}};
   return all;
 }
 
