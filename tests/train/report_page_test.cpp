@@ -68,6 +68,10 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   EvaluationReport evaluation{.epoch = 1, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true};
   evaluation.confusion = {3, 1, 0, 4};
   evaluation.predictions.push_back({7, 0, 1, 0.6, {DType::u8, {1, 1, 1}, std::vector<std::byte>(1)}});
+  // A large image becomes a small one.
+  evaluation.predictions.push_back(
+      {8, 0, 0, 0.9, {DType::u8, {300, 200, 3}, std::vector<std::byte>(300 * 200 * 3, std::byte{9})}});
+  std::string small_head = encode_png(std::vector<std::byte>(112 * 74 * 3), {112, 74, 3}).substr(0, 33);
   for (auto* reporter : {log.get(), page.get()}) {
     reporter->begin(run);
     reporter->step({.epoch = 1, .step = 10, .loss = 2, .top1 = 0.5, .lr = 0.1, .samples_per_second = 100});
@@ -79,6 +83,7 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   for (const char* part :
        {"a&lt;b", "75.00 %", "<polyline", "data:image/png;base64,", "is cat", ">dog</th>", "lr: 0.1"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_NE(html.find(encode_base64(small_head)), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos);
   EXPECT_EQ(html.find("<script"), std::string::npos);
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/file.h"
+#include "bonfire/data/transforms.h"
 #include "bonfire/train/chart.h"
 #include "bonfire/train/png.h"
 #include "bonfire/train/reporter.h"
@@ -35,6 +36,18 @@ svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-
 pre { overflow-x: auto; font-size: .8rem; margin: 0; } details summary { cursor: pointer; }
 </style></head><body>
 )";
+
+// Large images as small ones: the page holds many.
+std::string encoded_small(const data::Array& image) {
+  constexpr int64_t kLargest = 112;  // pixels
+  int64_t largest = std::max(image.shape[0], image.shape[1]);
+  data::Sample shown{image, {}, {}};
+  if (largest > kLargest) {
+    auto scaled = [&](int64_t length) { return std::max<int64_t>(1, length * kLargest / largest); };
+    data::resize({.size = {scaled(image.shape[0]), scaled(image.shape[1])}})(shown, {0, 0, 0});
+  }
+  return encode_png(shown.input.bytes, shown.input.shape);
+}
 
 class ReportPage final : public Reporter {
  public:
@@ -129,7 +142,7 @@ class ReportPage final : public Reporter {
       text += fmt::format(
           "<figure class=\"card\"><img alt=\"test image {}\" "
           "src=\"data:image/png;base64,{}\"><figcaption>{}</figcaption></figure>\n",
-          p.index, encode_base64(encode_png(p.image.bytes, p.image.shape)), caption);
+          p.index, encode_base64(encoded_small(p.image)), caption);
     }
     return text + "</div>\n";
   }
