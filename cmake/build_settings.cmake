@@ -16,7 +16,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 # Nothing here reads errno or floating-point traps; -ffast-math would break NaN and the order of sums.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG -g1 -fno-math-errno -fno-trapping-math")
-set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer") # lines and functions, as reports name them
+# Lines and functions, as reports name them; and char as it is on aarch64.
+set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -funsigned-char")
 if(BONFIRE_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${BONFIRE_SANITIZE}>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)

@@ -58,8 +58,8 @@ class ByteMutator {
 
  private:
   char extreme() {
-    constexpr char kValues[] = {0, 1, 2, 0x7F, -128, -1};
-    return kValues[below(sizeof kValues)];
+    constexpr uint8_t kValues[] = {0, 1, 2, 0x7F, 0x80, 0xFF};
+    return static_cast<char>(kValues[below(sizeof kValues)]);
   }
 
   uint64_t seed_, number_, drawn_ = 0;

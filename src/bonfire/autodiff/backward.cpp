@@ -169,7 +169,7 @@ void Tensor::backward(BackwardOptions options) const {
   Trace::current().has_backward = true;
 }
 
-std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, GradOptions options) {
+std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options) {
   GradMode mode(options.create_graph);
   Tensor seed = seed_for(output, options.cotangent);
   Walk walk(output);

@@ -17,7 +17,7 @@ struct GradOptions {
 
 // Gradients of `output` with respect to `inputs` (leaves or intermediate values), without touching any variable's
 // gradient. Undefined where output does not depend on the input.
-std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, GradOptions options = {});
+std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options = {});
 
 namespace autodiff {
 

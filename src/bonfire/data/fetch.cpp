@@ -65,15 +65,8 @@ Ended run_program(std::vector<std::string> arguments, bool show) {
 // --- one file --------------------------------------------------------------------------------------------------------
 
 // What curl's exit codes that matter here mean.
-enum CurlExit : int {
-  kNoHost = 6,
-  kNoConnection = 7,
-  kCutOff = 18,
-  kHttpError = 22,
-  kTimeout = 28,
-  kNoRanges = 33,
-  kReceiveError = 56,
-};
+constexpr int kNoHost = 6, kNoConnection = 7, kCutOff = 18, kHttpError = 22, kTimeout = 28, kNoRanges = 33,
+              kReceiveError = 56;
 
 std::string host_of(const std::string& url) {
   size_t begin = url.find("://");

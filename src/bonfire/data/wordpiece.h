@@ -42,7 +42,7 @@ class WordPiece {
   int32_t special(const char* piece, const std::string& name) const;
 
   struct Hash {
-    using is_transparent = void;
+    using is_transparent = void;  // NOLINT(readability-identifier-naming): what the library asks for
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   WordPieceOptions options_;
