@@ -5,7 +5,7 @@
 //   ...  // a few launches
 //   std::cout << print_profile(*plan);
 //
-// Only CPU devices note times.
+// Only CPU devices note times: real time, or with one thread its processor time.
 
 #include <string>
 #include <vector>
