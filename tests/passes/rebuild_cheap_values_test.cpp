@@ -43,5 +43,20 @@ TEST(RebuildCheapValues, LeavesSmallValuesAlone) {
   EXPECT_EQ(count(step.graph, "relu"), 1);
 }
 
+// A large value that is made of one kept large value and a small variable, as batch norm's are.
+TEST(RebuildCheapValues, ReadsSmallVariablesAgainForLargeValuesOnly) {
+  for (int64_t elements : {int64_t{1} << 21, int64_t{1} << 18}) {
+    Graph graph;
+    GraphValue x = apply(graph, "softmax", {feed(graph, {elements, 1})}, {{"axis", 0}});
+    GraphValue scale{graph.add_input(LeafKind::variable, {{1, 1}, DType::f32, {}}), 0};
+    GraphValue y = apply(graph, "mul", {x, scale});
+    GraphValue chain = apply(graph, "tanh", {y});
+    for (int i = 0; i < 12; ++i) chain = apply(graph, "tanh", {chain});
+    graph.outputs = {apply(graph, "mul", {apply(graph, "mul", {chain, y}), x})};
+    rebuild_cheap_values()->run(graph, {});
+    EXPECT_EQ(count(graph, "mul"), elements == int64_t{1} << 21 ? 4 : 3);
+  }
+}
+
 }  // namespace
 }  // namespace bonfire::passes

@@ -7,10 +7,14 @@
 #include <mutex>
 #include <thread>
 
+#include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
+#include "bonfire/base/random.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/kernel/kernel.h"
+#include "bonfire/kernel/queue.h"
 #include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/matmul.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/runtime/compile.h"
 #include "tests/support/expect_error.h"
@@ -49,7 +53,7 @@ TEST(DeviceQueues, MixingDevicesInOneOpIsAnErrorThatSaysWhatToDo) {
   EXPECT_ERROR(x + y, ShapeError, "to(device)");
 }
 
-// Two kernels that each wait until the other has started: only overlapping queues can finish.
+// Two kernels that each wait until the other has started: only if they overlap can they finish.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;
@@ -64,7 +68,7 @@ const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, [](co
     ++meeting.arrived;
     meeting.changed.notify_all();
     if (!meeting.changed.wait_for(lock, std::chrono::seconds(20), [] { return meeting.arrived >= 2; }))
-      throw_error<TimeoutError>("the other device never ran");
+      throw_error<TimeoutError>("the other one never ran");
     *run.output<float>() = *run.input<float>(0);
   });
 });
@@ -73,6 +77,44 @@ TEST(DeviceQueues, HalvesOnTwoDevicesOverlap) {
   Tensor x = Tensor::from<float>({5}, {1}, kFirst), y = Tensor::from<float>({6}, {1}, kSecond);
   Tensor a = trace_op(meet_op, {x}), b = trace_op(meet_op, {y});
   EXPECT_EQ((a + b.to(kFirst)).item<float>(), 11);
+}
+
+// `index` must not have been used before.
+Device device_with(int ops, int16_t index) {
+  const Device device{DeviceType::cpu, index};
+  cpu::set_ops_in_flight(ops);
+  queue_of(device);
+  cpu::set_ops_in_flight(0);
+  return device;
+}
+
+TEST(OpsInFlight, IndependentOpsOfOneDeviceRunTogether) {
+  if (cpu::cpu_threads() < 2) GTEST_SKIP() << "needs two cores";
+  const Device device = device_with(2, 5);
+  meeting.arrived = 0;
+  Tensor x = Tensor::from<float>({5}, {1}, device), y = Tensor::from<float>({6}, {1}, device);
+  Tensor a = trace_op(meet_op, {x}), b = trace_op(meet_op, {y});
+  EXPECT_EQ((a + b).item<float>(), 11);
+}
+
+TEST(OpsInFlight, ThreadsAreSetBeforeTheFirstUse) {
+  queue_of(kFirst);
+  EXPECT_ERROR(cpu::set_cpu_threads(cpu::cpu_threads() + 1), ConfigError, "set them before a CPU device is used");
+}
+
+TEST(OpsInFlight, GradientsAreTheSameBits) {
+  auto gradients = [](Device device) {
+    std::vector<float> numbers(64 * 64);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = normal_at(3, 3, i);
+    Parameter first(Variable::from<float>(numbers, {64, 64}, device));
+    Parameter second(Variable::from<float>(numbers, {64, 64}, device));
+    Tensor x = Tensor::from<float>(numbers, {64, 64}, device);
+    for (int step = 0; step < 3; ++step) sum(square(matmul(relu(matmul(x, first.value())), second.value()))).backward();
+    std::vector<float> all = first.grad().to_vector<float>(), more = second.grad().to_vector<float>();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  EXPECT_EQ(gradients(device_with(3, 6)), gradients(device_with(1, 7)));
 }
 
 const Op& fail_op = register_op({.name = "fail_for_test", .infer = same_spec});

@@ -63,6 +63,8 @@ class Queue {
   // A queue that runs steps side by side where they share no bytes loses that when temporaries share memory. Programs
   // whose temporaries need no more than this in all get memory of its own for each.
   virtual size_t spread_bytes() const { return 0; }
+  // Neighbouring steps that may run at the same time when they share no bytes: temporaries of as many never do.
+  virtual int steps_in_flight() const { return 1; }
   // Runs body with this device's threads or stream, behind everything launched; for timing candidates.
   virtual void run_now(const std::function<void(const Run&)>& body) = 0;
 };

@@ -7,6 +7,7 @@ namespace bonfire::passes {
 namespace {
 
 constexpr size_t kSmallest = 1 << 16;  // bytes: smaller values are not worth a kernel
+constexpr size_t kLarge = 8 << 20;     // bytes: worth going over again although numbers of variables are read for it
 constexpr int kFar = 6;                // nodes between two uses that make the second one late
 
 class Rebuild {
@@ -36,6 +37,11 @@ class Rebuild {
     return last;
   }
 
+  // Of batch norm's activations, that is. A GPU's step is bound by such sweeps and has the memory.
+  static bool may_read_variables(const GraphNode& node) {
+    return node.device().type == DeviceType::cpu && node.outputs[0].bytes() >= kLarge;
+  }
+
   // Everything that the node reads is there at `place` anyway, and only one of its inputs is as large as its result
   // (two would chain: rebuilding one block's output from the previous one's, and so on to the first).
   bool inputs_are_kept(const GraphNode& node, int place) const {
@@ -43,7 +49,7 @@ class Rebuild {
     for (const GraphValue& input : node.inputs) {
       bool is_large = input.spec().bytes() >= kSmallest;
       large += is_large ? 1 : 0;
-      if (input.node->leaf == LeafKind::variable) return false;  // may be updated before
+      if (input.node->leaf == LeafKind::variable && (is_large || !may_read_variables(node))) return false;
       if (is_large && !input.node->is_input() && last_use(input, node) < place) return false;
     }
     return large <= 1;

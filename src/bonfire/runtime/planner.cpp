@@ -207,7 +207,11 @@ class Planner {
   void place_temporaries() {
     for (Device device : std::set<Device>(program_devices_.begin(), program_devices_.end())) {
       Placement placement = place_apart(lifetimes(device, Reuse::no));
-      if (placement.total > queue_of(device).spread_bytes()) placement = place(lifetimes(device, Reuse::yes));
+      if (placement.total > queue_of(device).spread_bytes()) {
+        std::vector<Interval> slots = lifetimes(device, Reuse::yes);
+        for (Interval& slot : slots) slot.last += queue_of(device).steps_in_flight() - 1;
+        placement = place(slots);
+      }
       arena_bytes_[device] = placement.total;
       slot_offsets_[device] = std::move(placement.offsets);
     }

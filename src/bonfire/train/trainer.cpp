@@ -5,6 +5,7 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
+#include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/data/loader.h"
@@ -44,8 +45,6 @@ void refuse_what_is_not_built(const Config& c) {
       {"backend", c.backend != "auto"},
       {"scale_lr", c.scale_lr},
       {"ema_decay", c.ema_decay.has_value()},
-      {"strategy.num_threads above 1", s.num_threads != 1},
-      {"strategy.cpu_threads", s.cpu_threads.has_value()},
       {"strategy.use_local_sgd", s.use_local_sgd},
       {"strategy.use_recompute", s.use_recompute},
       {"strategy.sync_batch_norm", s.sync_batch_norm},
@@ -150,6 +149,8 @@ struct Trainer::State {
 
 Trainer::Trainer(Config config) : state_(std::make_unique<State>()) {
   refuse_what_is_not_built(config);
+  cpu::set_ops_in_flight(static_cast<int>(config.strategy.num_threads));
+  if (config.strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*config.strategy.cpu_threads));
   state_->config = std::move(config);
 }
 Trainer::~Trainer() = default;

@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,8 @@
 
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
+#include "bonfire/base/inline_vector.h"
+#include "bonfire/kernel/accesses.h"
 #include "bonfire/kernel/queue.h"
 
 namespace bonfire::cpu {
@@ -72,37 +76,27 @@ class CpuCompletion final : public Completion {
   std::exception_ptr error_;
 };
 
-// Notes how long each step of one launch takes; does nothing without a place to note it. Where this thread works alone
-// its processor time is noted, which a busy machine does not disturb.
-class StepTimer {
- public:
-  StepTimer(StepTimes* times, bool alone) : times_(times), clock_(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {
-    if (times_ == nullptr) return;
-    times_->seconds.emplace_back();
-    last_ = now();
-  }
-  void step_done() {
-    if (times_ == nullptr) return;
-    double time = now();
-    times_->seconds.back().push_back(time - last_);
-    last_ = time;
-  }
+// Seconds on a clock that counts processor time of this thread where it works alone, which a busy machine does not
+// disturb, and real time elsewhere.
+double seconds_now(bool alone) {
+  timespec time{};
+  clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
- private:
-  double now() const {  // seconds
-    timespec time{};
-    clock_gettime(clock_, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  }
+int threads_setting = 0, ops_setting = 0;
+std::atomic<int> threads_in_use{0};  // of the devices that exist: all have as many, and workspaces are made for them
 
-  StepTimes* times_;
-  clockid_t clock_;
-  double last_ = 0;
-};
+int number_from(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? 0 : std::atoi(text);
+}
 
 class CpuQueue final : public Queue {
  public:
-  explicit CpuQueue(int index) : device_{DeviceType::cpu, static_cast<int16_t>(index)}, threads_(cpu_threads()) {
+  explicit CpuQueue(int index)
+      : device_{DeviceType::cpu, static_cast<int16_t>(index)}, threads_(cpu_threads()), in_flight_(ops_in_flight()) {
+    threads_in_use = threads_.size();
     worker_ = std::thread([this] { serve(); });
   }
   ~CpuQueue() override {
@@ -147,6 +141,8 @@ class CpuQueue final : public Queue {
     }
     return arena_;
   }
+
+  int steps_in_flight() const override { return in_flight_; }
 
   void run_now(const std::function<void(const Run&)>& body) override {
     auto completion = std::make_shared<CpuCompletion>(device_);
@@ -203,28 +199,56 @@ class CpuQueue final : public Queue {
     for (size_t i = 0; i < program.addresses.size(); ++i)
       if (program.addresses[i].kind == AddressKind::scalars)
         launch.addresses[i] = launch.scalars.data() + program.addresses[i].offset;
-    std::vector<void*> operands;
-    StepTimer timer(program.times.get(), threads_.size() == 1);
-    for (const ProgramStep& step : program.steps) {
-      operands.clear();
-      for (int index : step.inputs) operands.push_back(launch.addresses[index]);
-      for (int index : step.outputs) operands.push_back(launch.addresses[index]);
-      std::span<void* const> all(operands);
-      Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
-              step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
-      try {
-        step.kernel->run(run);
-      } catch (const DataError& error) {  // the user's data, not the device
-        throw DataError(step.label + " failed on " + to_string(device_) + ": " + error.what());
-      } catch (const Error& error) {
-        std::throw_with_nested(DeviceError(step.label + " failed on " + to_string(device_) + ": " + error.what()));
+    double* seconds = nullptr;  // [steps]
+    if (program.times != nullptr) seconds = program.times->seconds.emplace_back(program.steps.size(), 0.0).data();
+    for (size_t first = 0; first < program.steps.size();) {
+      const size_t count = independent_steps(program, launch.addresses, first);
+      if (count == 1) {
+        run_step(launch, first, seconds);
+      } else {
+        threads_.run(static_cast<int64_t>(count),
+                     [&](int64_t i) { run_step(launch, first + static_cast<size_t>(i), seconds); });
       }
-      timer.step_done();
+      first += count;
     }
+  }
+
+  // How many steps from `first` on can run at the same time.
+  size_t independent_steps(const Program& program, std::span<void* const> addresses, size_t first) const {
+    if (in_flight_ == 1) return 1;
+    std::vector<Accesses> group;
+    for (size_t i = first; i < std::min(program.steps.size(), first + static_cast<size_t>(in_flight_)); ++i) {
+      Accesses next = accesses_of(program, program.steps[i], addresses);
+      auto waits = [&](const Accesses& earlier) { return must_wait(next, earlier); };
+      if (std::any_of(group.begin(), group.end(), waits)) break;
+      group.push_back(std::move(next));
+    }
+    return group.size();
+  }
+
+  void run_step(const Launch& launch, size_t index, double* seconds) {
+    const ProgramStep& step = launch.program->steps[index];
+    base::InlineVector<void*, 16> operands;
+    for (int position : step.inputs) operands.push_back(launch.addresses[position]);
+    for (int position : step.outputs) operands.push_back(launch.addresses[position]);
+    std::span<void* const> all(operands.begin(), operands.end());
+    const Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
+                  step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
+    const bool alone = threads_.size() == 1;
+    const double begin = seconds == nullptr ? 0 : seconds_now(alone);
+    try {
+      step.kernel->run(run);
+    } catch (const DataError& error) {  // the user's data, not the device
+      throw DataError(step.label + " failed on " + to_string(device_) + ": " + error.what());
+    } catch (const Error& error) {
+      std::throw_with_nested(DeviceError(step.label + " failed on " + to_string(device_) + ": " + error.what()));
+    }
+    if (seconds != nullptr) seconds[index] = seconds_now(alone) - begin;
   }
 
   Device device_;
   ThreadPool threads_;
+  int in_flight_;  // ops at a time
   std::mutex mutex_, arena_mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
@@ -247,8 +271,6 @@ Queue& queue(int index) {
   return *queues[index];
 }
 
-int threads_setting = 0;
-
 const bool registered = [] {
   register_device_backend(DeviceType::cpu, {[] { return kMostDevices; }, memory});
   register_queues(DeviceType::cpu, queue);
@@ -258,12 +280,21 @@ const bool registered = [] {
 }  // namespace
 
 int cpu_threads() {
+  if (threads_in_use > 0) return threads_in_use;
   if (threads_setting > 0) return threads_setting;
-  const char* text = std::getenv("BONFIRE_CPU_THREADS");
-  int asked = text == nullptr ? 0 : std::atoi(text);
+  const int asked = number_from("BONFIRE_CPU_THREADS");
   return asked > 0 ? asked : available_cores();
 }
 
-void set_cpu_threads(int threads) { threads_setting = threads; }
+void set_cpu_threads(int threads) {
+  if (threads_in_use > 0 && threads != threads_in_use)
+    throw_error<ConfigError>("[cpu] {} threads are in use and cannot become {}; set them before a CPU device is used",
+                             threads_in_use.load(), threads);
+  threads_setting = threads;
+}
+
+int ops_in_flight() { return std::max(1, ops_setting > 0 ? ops_setting : number_from("BONFIRE_OPS_IN_FLIGHT")); }
+
+void set_ops_in_flight(int ops) { ops_setting = ops; }
 
 }  // namespace bonfire::cpu

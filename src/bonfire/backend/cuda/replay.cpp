@@ -11,23 +11,6 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // bytes, of slots
 
-bool overlap(const std::vector<Accesses::Range>& a, const std::vector<Accesses::Range>& b) {
-  for (const Accesses::Range& x : a)
-    for (const Accesses::Range& y : b)
-      if (x.begin < y.end && y.begin < x.end) return true;
-  return false;
-}
-
-bool must_wait(const Accesses& later, const Accesses& earlier) {
-  return overlap(later.reads, earlier.writes) || overlap(later.writes, earlier.reads) ||
-         overlap(later.writes, earlier.writes);
-}
-
-Accesses::Range range_at(void* address, size_t bytes) {
-  auto* begin = static_cast<const std::byte*>(address);
-  return {begin, begin + bytes};
-}
-
 bool is_on_device(const void* address) {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes");
@@ -149,12 +132,7 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
     for (int position : node.positions) touch(own.writes, position);
     own.writes.push_back(range_at(node.list.inline_target, static_cast<size_t>(node.list.inline_bytes)));
   }
-  for (const ProgramStep& step : program.steps) {
-    Accesses& own = accesses.emplace_back();
-    for (int position : step.inputs) touch(own.reads, position);
-    for (int position : step.outputs) touch(own.writes, position);
-    if (step.workspace >= 0) touch(own.writes, step.workspace);
-  }
+  for (const ProgramStep& step : program.steps) accesses.push_back(accesses_of(program, step, addresses_));
   for (CopyNode& node : copies_out_) {
     Accesses& own = accesses.emplace_back();
     for (int position : node.positions) touch(own.reads, position);

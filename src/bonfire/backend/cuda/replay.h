@@ -13,7 +13,7 @@
 
 #include "bonfire/backend/cuda/copy_list.h"
 #include "bonfire/backend/cuda/memory.h"
-#include "bonfire/kernel/queue.h"
+#include "bonfire/kernel/accesses.h"
 
 namespace bonfire::cuda {
 
@@ -60,15 +60,7 @@ class Replay {
   GraphExecution execution_;
 };
 
-// For each step, the earlier ones it must wait for; those implied by others are left out. A step is the ranges it
-// reads and writes.
-struct Accesses {
-  struct Range {
-    const std::byte* begin;
-    const std::byte* end;
-  };
-  std::vector<Range> reads, writes;
-};
+// For each step, the earlier ones it must wait for; those implied by others are left out.
 std::vector<std::vector<int>> dependencies(const std::vector<Accesses>& steps);
 
 }  // namespace bonfire::cuda
