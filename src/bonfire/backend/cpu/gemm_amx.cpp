@@ -81,51 +81,58 @@ template <bool TwoDown, bool TwoAcross>
   add_products<TwoDown, TwoAcross>();  // a0 b0
 }
 
-// sums [2 x 16, kNr] of up to 2 x 2 tiles.
+// c [2 x 16, 2 x 16] of up to 2 x 2 tiles.
 template <int Parts, bool TwoDown, bool TwoAcross>
-void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* sums) {
-  constexpr int64_t kSumBytes = kNr * sizeof(float);  // between rows
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add) {
+  const int64_t row_bytes = c_stride * static_cast<int64_t>(sizeof(float));
+  float* lower = c + kTile * c_stride;
+  if (add) {
+    _tile_loadd(0, c, row_bytes);
+    if constexpr (TwoAcross) _tile_loadd(1, c + kTile, row_bytes);
+    if constexpr (TwoDown) _tile_loadd(2, lower, row_bytes);
+    if constexpr (TwoDown && TwoAcross) _tile_loadd(3, lower + kTile, row_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * kMr * kSteps, b += Parts * kNr * kSteps) {
     if constexpr (Parts == 1)
       add_steps<TwoDown, TwoAcross>(a, b);
     else
       add_split_steps<TwoDown, TwoAcross>(a, b);
   }
-  _tile_stored(0, sums, kSumBytes);
-  if constexpr (TwoAcross) _tile_stored(1, sums + kTile, kSumBytes);
-  if constexpr (TwoDown) _tile_stored(2, sums + kTile * kNr, kSumBytes);
-  if constexpr (TwoDown && TwoAcross) _tile_stored(3, sums + kTile * kNr + kTile, kSumBytes);
-}
-
-template <int Parts>
-void multiply_to(float* sums, bool two_down, bool two_across, int64_t kc, const uint16_t* a, const uint16_t* b) {
-  if (two_down)
-    two_across ? multiply_tiles<Parts, true, true>(kc, a, b, sums) : multiply_tiles<Parts, true, false>(kc, a, b, sums);
-  else
-    two_across ? multiply_tiles<Parts, false, true>(kc, a, b, sums)
-               : multiply_tiles<Parts, false, false>(kc, a, b, sums);
+  _tile_stored(0, c, row_bytes);
+  if constexpr (TwoAcross) _tile_stored(1, c + kTile, row_bytes);
+  if constexpr (TwoDown) _tile_stored(2, lower, row_bytes);
+  if constexpr (TwoDown && TwoAcross) _tile_stored(3, lower + kTile, row_bytes);
 }
 
 template <int Parts>
 void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
               int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
-  if (c_stride == kNr && rows % kTile == 0 && !add) return multiply_to<Parts>(c, two_down, two_across, kc, a, b);
-  // Elsewhere through a copy: tiles have 16 rows, and storing one waits for all of them to be in the cache.
-  float* to = c;
-  for (int r = 0; r < rows; ++r, to += c_stride)
-    for (int v = 0; v <= static_cast<int>(two_across); ++v) __builtin_prefetch(to + v * kTile, 1);
-  alignas(64) float sums[kMr * kNr];
-  multiply_to<Parts>(sums, two_down, two_across, kc, a, b);
+  auto multiply_to = [&](float* to, int64_t stride, bool add_to) {
+    if (two_down)
+      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride, add_to)
+                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride, add_to);
+    else
+      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride, add_to)
+                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride, add_to);
+  };
+  // Storing a tile waits for all of its rows to be in the cache.
+  float* row = c;
+  for (int r = 0; r < rows; ++r, row += c_stride)
+    for (int v = 0; v <= static_cast<int>(two_across); ++v) __builtin_prefetch(row + v * kTile, 1);
+  if (rows % kTile == 0) return multiply_to(c, c_stride, add);
+  alignas(64) float sums[kMr * kNr];  // tiles have 16 rows
+  multiply_to(sums, kNr, false);
   for (int r = 0; r < rows; ++r, c += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) {
-      __m512 row = _mm512_load_ps(sums + r * kNr + v * kTile);
-      if (add) row = _mm512_add_ps(row, _mm512_loadu_ps(c + v * kTile));
-      _mm512_storeu_ps(c + v * kTile, row);
+      __m512 total = _mm512_load_ps(sums + r * kNr + v * kTile);
+      if (add) total = _mm512_add_ps(total, _mm512_loadu_ps(c + v * kTile));
+      _mm512_storeu_ps(c + v * kTile, total);
     }
 }
 
