@@ -117,8 +117,8 @@ LstmResult lstm(const Tensor& x, std::span<const LstmWeights> layers, const Tens
     } else {
       y = dropout(y, options.dropout, options.training);
     }
-    Tensor projected = matmul(y, weights.w_ih, {.transpose_b = true});  // [T, N, 4H]
-    if (weights.b_ih.defined()) projected = projected + (weights.b_ih + weights.b_hh);
+    const Tensor bias = weights.b_ih.defined() ? weights.b_ih + weights.b_hh : Tensor();
+    Tensor projected = linear(y, weights.w_ih, bias);  // [T, N, 4H]
     int64_t layer = static_cast<int64_t>(i);
     Tensor inputs[] = {projected, squeeze(slice(h_start, 0, layer, layer + 1), 0),
                        squeeze(slice(c_start, 0, layer, layer + 1), 0), weights.w_hh};

@@ -83,26 +83,19 @@ template <bool TwoDown, bool TwoAcross>
 
 // c [2 x 16, 2 x 16] of up to 2 x 2 tiles.
 template <int Parts, bool TwoDown, bool TwoAcross>
-void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add) {
-  const int64_t row_bytes = c_stride * static_cast<int64_t>(sizeof(float));
-  float* lower = c + kTile * c_stride;
-  if (add) {
-    _tile_loadd(0, c, row_bytes);
-    if constexpr (TwoAcross) _tile_loadd(1, c + kTile, row_bytes);
-    if constexpr (TwoDown) _tile_loadd(2, lower, row_bytes);
-    if constexpr (TwoDown && TwoAcross) _tile_loadd(3, lower + kTile, row_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * kMr * kSteps, b += Parts * kNr * kSteps) {
     if constexpr (Parts == 1)
       add_steps<TwoDown, TwoAcross>(a, b);
     else
       add_split_steps<TwoDown, TwoAcross>(a, b);
   }
+  const int64_t row_bytes = c_stride * static_cast<int64_t>(sizeof(float));
+  float* lower = c + kTile * c_stride;
   _tile_stored(0, c, row_bytes);
   if constexpr (TwoAcross) _tile_stored(1, c + kTile, row_bytes);
   if constexpr (TwoDown) _tile_stored(2, lower, row_bytes);
@@ -113,21 +106,22 @@ template <int Parts>
 void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
               int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
-  auto multiply_to = [&](float* to, int64_t stride, bool add_to) {
+  auto multiply_to = [&](float* to, int64_t stride) {
     if (two_down)
-      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride, add_to)
-                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride, add_to);
+      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride)
+                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride);
     else
-      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride, add_to)
-                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride, add_to);
+      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride)
+                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride);
   };
   // Storing a tile waits for all of its rows to be in the cache.
   float* row = c;
   for (int r = 0; r < rows; ++r, row += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) __builtin_prefetch(row + v * kTile, 1);
-  if (rows % kTile == 0) return multiply_to(c, c_stride, add);
-  alignas(64) float sums[kMr * kNr];  // tiles have 16 rows
-  multiply_to(sums, kNr, false);
+  if (rows % kTile == 0 && !add) return multiply_to(c, c_stride);
+  // Through a copy, since tiles have 16 rows; and a slice of K is summed on its own, which keeps errors small.
+  alignas(64) float sums[kMr * kNr];
+  multiply_to(sums, kNr);
   for (int r = 0; r < rows; ++r, c += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) {
       __m512 total = _mm512_load_ps(sums + r * kNr + v * kTile);

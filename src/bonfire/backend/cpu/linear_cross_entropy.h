@@ -4,17 +4,52 @@
 // Inputs of the op: x [N, K], weight [V, K], bias [V] perhaps, target [N], the gradient given to the loss. Outputs: the
 // loss, dx [N, K], dweight [V, K], dbias [V] perhaps; dweight and dbias are of the type that sums have.
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/base/error.h"
+#include "bonfire/base/vector_math.h"
 #include "bonfire/ops/loss.h"
 
 namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
 
 inline size_t aligned_bytes(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
+
+// The largest logit, and the sum of exponentials of distances to it. One sweep does for logits of common size: their
+// exponentials are far from the largest and smallest numbers.
+template <class Acc>
+Acc summarize_row(const Acc* logits, int64_t classes, Acc& sum) {
+  constexpr Acc kCommon = 40;
+  Acc sums[kLanes] = {}, most[kLanes];
+  std::fill_n(most, kLanes, -std::numeric_limits<Acc>::infinity());
+  int64_t i = 0;
+  for (; i + kLanes <= classes; i += kLanes)
+    for (int l = 0; l < kLanes; ++l) {
+      const Acc logit = logits[i + l];
+      sums[l] += base::exponential(logit);
+      most[l] = logit > most[l] ? logit : most[l];
+    }
+  for (int l = 0; i < classes; ++i, ++l) {
+    sums[l] += base::exponential(logits[i]);
+    most[l] = logits[i] > most[l] ? logits[i] : most[l];
+  }
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) {
+      sums[l] += sums[l + width];
+      most[l] = most[l + width] > most[l] ? most[l + width] : most[l];
+    }
+  const Acc largest = most[0];
+  if (largest > -kCommon && largest < kCommon)
+    sum = sums[0] * std::exp(-largest);
+  else
+    sum = row_sum<Acc>(classes, [&](int64_t j) { return base::exponential(logits[j] - largest); });
+  return largest;
+}
 
 template <class T>
 struct LinearLoss {

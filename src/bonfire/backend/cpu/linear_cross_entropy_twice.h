@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "bonfire/backend/cpu/linear_cross_entropy.h"
@@ -188,36 +187,6 @@ class LogitsTwice {
           memory.totals[at] = row_sum<Acc>(classes, [&](int64_t i) { return logits[i] - largest; });
         if (target >= first && target < first + classes) memory.at_target[row] = logits[target - first];
       });
-  }
-
-  // The largest logit, and the sum of exponentials of distances to it. One sweep does for logits of common size: their
-  // exponentials are far from the largest and smallest numbers.
-  static Acc summarize_row(const Acc* logits, int64_t classes, Acc& sum) {
-    constexpr Acc kCommon = 40;
-    Acc sums[kLanes] = {}, most[kLanes];
-    std::fill_n(most, kLanes, -std::numeric_limits<Acc>::infinity());
-    int64_t i = 0;
-    for (; i + kLanes <= classes; i += kLanes)
-      for (int l = 0; l < kLanes; ++l) {
-        const Acc logit = logits[i + l];
-        sums[l] += base::exponential(logit);
-        most[l] = logit > most[l] ? logit : most[l];
-      }
-    for (int l = 0; i < classes; ++i, ++l) {
-      sums[l] += base::exponential(logits[i]);
-      most[l] = logits[i] > most[l] ? logits[i] : most[l];
-    }
-    for (int width = kLanes / 2; width > 0; width /= 2)
-      for (int l = 0; l < width; ++l) {
-        sums[l] += sums[l + width];
-        most[l] = most[l + width] > most[l] ? most[l + width] : most[l];
-      }
-    const Acc largest = most[0];
-    if (largest > -kCommon && largest < kCommon)
-      sum = sums[0] * std::exp(-largest);
-    else
-      sum = row_sum<Acc>(classes, [&](int64_t j) { return base::exponential(logits[j] - largest); });
-    return largest;
   }
 
   // What the blocks kept of a row becomes its loss, and what its gradient needs.

@@ -81,13 +81,15 @@ struct Forward {
     return product.b_bytes() + static_cast<size_t>(parts.count()) * part_memory.bytes();
   }
 
-  // One row at one time: gates are added up and activated, c is updated in place, h and a copy of c come out.
-  void row(const T* __restrict projected, const Acc* __restrict recurrent, Acc* __restrict c, T* __restrict gates,
-           T* __restrict cell, T* __restrict h) const {
+  // One row at one time: gates are added up and activated, c is updated in place, h and a copy of c come out. Gates may
+  // lie where `projected` does.
+  void row(const T* projected, const Acc* __restrict recurrent, Acc* __restrict c, T* gates, T* __restrict cell,
+           T* __restrict h) const {
     const int64_t hidden = size.hidden;
     auto total = [&](int64_t gate, int64_t j) {
       return static_cast<Acc>(projected[gate * hidden + j]) + recurrent[gate * hidden + j];
     };
+#pragma GCC ivdep
     for (int64_t j = 0; j < hidden; ++j) {
       const Acc in = sigmoid(total(0, j)), forget = sigmoid(total(1, j));
       const Acc candidate = hyperbolic_tangent(total(2, j)), out = sigmoid(total(3, j));
@@ -130,18 +132,19 @@ struct Forward {
   }
 };
 
-// A candidate for a layer in one direction.
+// A candidate for a layer in one direction, with an output that may be written over an input.
 template <class Layer>
-std::vector<Candidate> layer_candidate(const KernelRequest& request, const Layer& layer) {
+std::vector<Candidate> layer_candidate(const KernelRequest& request, const Layer& layer, int output, int input) {
   auto candidates = one_candidate(request, layer);
   candidates[0].workspace_bytes = layer.workspace_bytes();
+  candidates[0].in_place = {{output, input}};
   return candidates;
 }
 
 std::vector<Candidate> forward_candidates(const KernelRequest& request) {
   const TensorSpec& projected = request.node.inputs[0].spec();
   return for_floating(projected.dtype, [&](auto tag) {
-    return layer_candidate(request, Forward<typename decltype(tag)::type>(LstmSizes(projected.shape)));
+    return layer_candidate(request, Forward<typename decltype(tag)::type>(LstmSizes(projected.shape)), 3, 0);
   });
 }
 
@@ -170,10 +173,12 @@ struct Backward {
     return product.b_bytes() + static_cast<size_t>(parts.count()) * part_memory.bytes();
   }
 
-  // One row at one time: dh and dc hold what flows back from later times; dc is updated in place.
-  void row(const T* __restrict gates, const T* __restrict cell, const T* __restrict cell_before, const T* __restrict dy,
-           const Acc* __restrict dh, Acc* __restrict dc, T* __restrict dgates) const {
+  // One row at one time: dh and dc hold what flows back from later times; dc is updated in place. Gradients may lie
+  // where the gates do.
+  void row(const T* gates, const T* __restrict cell, const T* __restrict cell_before, const T* __restrict dy,
+           const Acc* __restrict dh, Acc* __restrict dc, T* dgates) const {
     const int64_t hidden = size.hidden;
+#pragma GCC ivdep
     for (int64_t j = 0; j < hidden; ++j) {
       const Acc in = static_cast<Acc>(gates[j]), forget = static_cast<Acc>(gates[hidden + j]);
       const Acc candidate = static_cast<Acc>(gates[2 * hidden + j]), out = static_cast<Acc>(gates[3 * hidden + j]);
@@ -236,7 +241,7 @@ std::vector<Candidate> backward_candidates(const KernelRequest& request) {
   const TensorSpec& gates = request.node.inputs[2].spec();
   return for_floating(gates.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return layer_candidate(request, Backward<T>(LstmSizes(gates.shape), request.node.attributes));
+    return layer_candidate(request, Backward<T>(LstmSizes(gates.shape), request.node.attributes), 0, 2);
   });
 }
 
