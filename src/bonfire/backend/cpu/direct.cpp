@@ -120,7 +120,7 @@ class DirectPass {
  public:
   DirectPass(const Convolution& c, int threads)
       : c_(c),
-        kernel_(direct_kernel()),
+        kernel_(vector_table<DirectKernel>()),
         depthwise_(is_channelwise(c)),
         taps_(c.kernel_height * c.kernel_width * (depthwise_ ? 1 : c.in_channels)),
         width_(depthwise_ ? round_up(c.out_channels, kernel_.lanes) : round_up(c.out_channels, kernel_.panel)),

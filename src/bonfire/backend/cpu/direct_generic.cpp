@@ -14,6 +14,9 @@ struct Isa {
 
 }  // namespace
 
-DirectKernel direct_kernel_generic() { return DirectTemplate<Isa>::kernel(); }
+template <>
+DirectKernel make_table<DirectKernel, VectorFamily::generic>() {
+  return DirectTemplate<Isa>::kernel();
+}
 
 }  // namespace bonfire::cpu

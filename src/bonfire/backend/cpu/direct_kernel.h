@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "bonfire/backend/cpu/simd.h"
+#include "bonfire/backend/cpu/vector_tables.h"
 
 namespace bonfire::cpu {
 
@@ -52,12 +52,13 @@ struct DirectKernel {
   void (*depthwise_gradient)(int64_t channels, const DirectTaps& taps, const DirectRows& rows, float* sums);
 };
 
-DirectKernel direct_kernel_generic();
-DirectKernel direct_kernel_neon();
-DirectKernel direct_kernel_avx2();
-DirectKernel direct_kernel_avx512();
-
-// That of instruction_set().
-const DirectKernel& direct_kernel();
+template <>
+DirectKernel make_table<DirectKernel, VectorFamily::generic>();
+template <>
+DirectKernel make_table<DirectKernel, VectorFamily::neon>();
+template <>
+DirectKernel make_table<DirectKernel, VectorFamily::avx2>();
+template <>
+DirectKernel make_table<DirectKernel, VectorFamily::avx512>();
 
 }  // namespace bonfire::cpu

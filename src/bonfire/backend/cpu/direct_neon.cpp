@@ -14,6 +14,9 @@ struct Isa {
 
 }  // namespace
 
-DirectKernel direct_kernel_neon() { return DirectTemplate<Isa>::kernel(); }
+template <>
+DirectKernel make_table<DirectKernel, VectorFamily::neon>() {
+  return DirectTemplate<Isa>::kernel();
+}
 
 }  // namespace bonfire::cpu

@@ -21,6 +21,9 @@ struct Isa {
 
 }  // namespace
 
-GemmKernels gemm_kernels_avx2() { return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()}; }
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::avx2>() {
+  return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()};
+}
 
 }  // namespace bonfire::cpu

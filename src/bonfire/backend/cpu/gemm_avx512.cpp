@@ -22,6 +22,9 @@ struct Isa : MaskedRows<Isa<T>, T> {
 
 }  // namespace
 
-GemmKernels gemm_kernels_avx512() { return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()}; }
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::avx512>() {
+  return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()};
+}
 
 }  // namespace bonfire::cpu

@@ -22,6 +22,9 @@ struct Isa {
 
 }  // namespace
 
-GemmKernels gemm_kernels_generic() { return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()}; }
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::generic>() {
+  return {GemmTemplate<Isa<float>>::kernel(), GemmTemplate<Isa<double>>::kernel()};
+}
 
 }  // namespace bonfire::cpu

@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-#include "bonfire/backend/cpu/simd.h"
+#include "bonfire/backend/cpu/vector_tables.h"
 
 namespace bonfire::cpu {
 
@@ -129,10 +129,15 @@ struct GemmKernels {
   SplitKernel split{};  // without multiply(): there is nothing faster than `f32`
 };
 
-GemmKernels gemm_kernels_generic();
-GemmKernels gemm_kernels_neon();
-GemmKernels gemm_kernels_avx2();
-GemmKernels gemm_kernels_avx512();
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::generic>();
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::neon>();
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::avx2>();
+template <>
+GemmKernels make_table<GemmKernels, VectorFamily::avx512>();
+
 Bf16Kernel gemm_kernel_neonbf16();
 Bf16Kernel gemm_kernel_avx512bf16();
 Bf16Kernel gemm_kernel_amx();
