@@ -51,13 +51,14 @@ Ended run_program(std::vector<std::string> arguments, bool show) {
     ended.words.append(piece, static_cast<size_t>(count));
   }
   ::close(pipe[0]);
-  if (error != 0)
-    throw_error<ConfigError>("[fetch] cannot run the program {}: {}; install it (apt-get install {})", arguments[0],
-                             std::strerror(error), arguments[0]);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  while (error == 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   ended.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  constexpr int kNotStarted = 127;  // so some systems tell that there is no such program
+  if (error != 0 || ended.status == kNotStarted)
+    throw_error<ConfigError>("[fetch] cannot run the program {}: {}; install it (apt-get install {})", arguments[0],
+                             std::strerror(error != 0 ? error : ENOENT), arguments[0]);
   while (!ended.words.empty() && ended.words.back() == '\n') ended.words.pop_back();
   return ended;
 }
