@@ -5,16 +5,18 @@
 #include <sys/stat.h>
 
 #include <csignal>
-#include <functional>
 #include <thread>
 
 #include "bonfire/base/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::base {
 namespace {
 
 namespace fs = std::filesystem;
+using bonfire::testing::data_error;
+using bonfire::testing::expect_mentions;
 using bonfire::testing::ScratchFolder;
 using bonfire::testing::WithoutPrivileges;
 
@@ -26,21 +28,6 @@ void write_text(const fs::path& path, std::initializer_list<std::string_view> pi
   std::vector<std::span<const std::byte>> chunks;
   for (std::string_view piece : pieces) chunks.push_back(std::as_bytes(std::span(piece)));
   write_file_atomically(path, chunks);
-}
-
-std::string data_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no DataError";
-  return {};
-}
-
-void expect_mentions(const std::string& message, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
 }
 
 mode_t mode_of(const fs::path& path) {

@@ -4,16 +4,16 @@
 #include <sys/resource.h>
 #include <zlib.h>
 
-#include <functional>
-
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::data {
 namespace {
 
 namespace fs = std::filesystem;
+using bonfire::testing::data_error;
 using bonfire::testing::ScratchFolder;
 
 constexpr uint32_t kVector = 0x0801, kImages = 0x0803;
@@ -50,16 +50,6 @@ std::string counting(size_t count) {
 
 std::string text_of(const Array& array) {
   return {reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size()};
-}
-
-std::string data_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no DataError";
-  return {};
 }
 
 // The message has the file's name and `part`.

@@ -3,16 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
 
 #include "bonfire/base/error.h"
 #include "tests/nn/safetensors_mutator.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::nn {
 namespace {
 
 namespace fs = std::filesystem;
+using bonfire::testing::data_error;
+using bonfire::testing::expect_mentions;
 using bonfire::testing::ScratchFolder;
 using bonfire::testing::WithoutPrivileges;
 using testing::parses;
@@ -22,21 +24,6 @@ using testing::SafetensorsMutator;
 std::span<const std::byte> bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 std::string text(std::span<const std::byte> data) { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
-
-std::string data_error(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no DataError";
-  return {};
-}
-
-void expect_mentions(const std::string& message, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
-}
 
 void expect_refused(const std::string& file, const std::string& part) {
   expect_mentions(data_error([&] { SafetensorsFile::from_bytes(bytes(file), "some.safetensors"); }),
