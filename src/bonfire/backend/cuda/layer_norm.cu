@@ -2,24 +2,13 @@
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/channels.cuh"
 #include "bonfire/backend/cuda/counters.h"
+#include "bonfire/backend/cuda/sum_block.cuh"
 
 namespace bonfire::cuda {
 
 namespace {
 
 constexpr int kThreads = 128;
-
-// Σ over the block, for every thread.
-__device__ inline float sum_block(float value) {
-  __shared__ float shared[kThreads / 32];
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffU, value, distance);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int i = 0; i < kThreads / 32; ++i) sum += shared[i];
-  return sum;
-}
 
 template <class T, class W>
 __global__ void __launch_bounds__(kThreads) forward(int64_t columns, float eps, const T* x, const W* weight,
@@ -28,9 +17,9 @@ __global__ void __launch_bounds__(kThreads) forward(int64_t columns, float eps, 
   T* to = y + blockIdx.x * columns;
   float sum = 0, squares = 0;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) sum += load(from[i]);
-  float m = sum_block(sum) / static_cast<float>(columns);
+  float m = sum_block<kThreads>(sum) / static_cast<float>(columns);
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) squares += (load(from[i]) - m) * (load(from[i]) - m);
-  float scale = rsqrtf(sum_block(squares) / static_cast<float>(columns) + eps);
+  float scale = rsqrtf(sum_block<kThreads>(squares) / static_cast<float>(columns) + eps);
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     float value = (load(from[i]) - m) * scale;
     if (weight != nullptr) value *= load(weight[i]);
@@ -56,8 +45,8 @@ __global__ void __launch_bounds__(kThreads) backward(int64_t columns, const T* d
     sum += g(i);
     product += g(i) * (load(from[i]) - m) * scale;
   }
-  sum = sum_block(sum) / static_cast<float>(columns);
-  product = sum_block(product) / static_cast<float>(columns);
+  sum = sum_block<kThreads>(sum) / static_cast<float>(columns);
+  product = sum_block<kThreads>(product) / static_cast<float>(columns);
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     float normal = (load(from[i]) - m) * scale;
     dx[row * columns + i] = store<T>((g(i) - sum - normal * product) * scale);

@@ -6,6 +6,7 @@
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/counters.h"
 #include "bonfire/backend/cuda/numbers.cuh"
+#include "bonfire/backend/cuda/sum_block.cuh"
 #include "bonfire/ops/optimizer_functions.h"
 
 namespace bonfire::cuda {
@@ -76,18 +77,6 @@ __device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers) {
   return step;
 }
 
-// Σ over the block's threads, for thread 0.
-__device__ inline double sum_block(double value) {
-  __shared__ double shared[kThreads / 32];
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffU, value, distance);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
-  __syncthreads();
-  double sum = 0;
-  for (int i = 0; i < kThreads / 32; ++i) sum += shared[i];
-  return sum;
-}
-
 // The squares for the trust ratio of each block; LAMB's moments are updated on the way.
 template <class T, OptimizerRule rule>
 __global__ void __launch_bounds__(kThreads)
@@ -109,8 +98,8 @@ __global__ void __launch_bounds__(kThreads)
     own += static_cast<double>(parameter) * static_cast<double>(parameter);
     other += static_cast<double>(direction) * static_cast<double>(direction);
   }
-  own = sum_block(own);
-  other = sum_block(other);
+  own = sum_block<kThreads>(own);
+  other = sum_block<kThreads>(other);
   if (threadIdx.x != 0) return;
   sums[2 * blockIdx.x] = own;
   sums[2 * blockIdx.x + 1] = other;
@@ -124,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) add_up(const __grid_constant__ Cut c
     for (int b = cut.first_block[tensor] + static_cast<int>(threadIdx.x); b < cut.first_block[tensor + 1];
          b += kThreads)
       sum += sums[2 * b + which];
-    sum = sum_block(sum);
+    sum = sum_block<kThreads>(sum);
     if (threadIdx.x == 0) norms[2 * tensor + which] = ::sqrt(sum);
   }
 }
