@@ -4,7 +4,6 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
-#include <numeric>
 
 #include "bonfire/base/random.h"
 #include "bonfire/kernel/queue.h"
@@ -108,28 +107,14 @@ double undisturbed(Queue& queue, Kernel& kernel, const Operands& operands) {
   return least;
 }
 
-// Slower than the best by this factor, even when all goes well: not worth a run.
-constexpr double kHopeless = 1.4;
-
-// Those of which nothing is known, then the quickest first.
-std::vector<size_t> order_of(size_t count, const std::vector<Expectation>& expected) {
-  std::vector<size_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  if (!expected.empty())
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return expected[a].least < expected[b].least; });
-  return order;
-}
-
 }  // namespace
 
-std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates,
-                            const std::vector<Expectation>& expected) {
+std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates) {
   Operands operands(node, candidates);
   Queue& queue = queue_of(node.device());
-  std::vector<std::unique_ptr<Kernel>> kernels(candidates.size());
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  for (const Candidate& candidate : candidates) kernels.push_back(candidate.build());
   std::vector<double> times(candidates.size(), std::numeric_limits<double>::infinity());
-  std::vector<size_t> order = order_of(candidates.size(), expected);
   double best = std::numeric_limits<double>::infinity(), spent = 0;
   // Each round runs those that are still near the best; the first one also warms up. Long kernels get two rounds, short
   // ones, whose times vary more, as many as a few milliseconds allow; two where there is nothing to choose.
@@ -138,13 +123,8 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   for (int round = 1; round <= kMostRounds; ++round) {
     if ((round > 2 && (spent > kLong || kernels.size() == 1)) || (round > kFewRounds && spent > kShort)) break;
     double near = round == 2 ? 1.5 : round == 3 ? 1.25 : 1.15;
-    for (size_t i : order) {
-      if (round == 1 && !expected.empty() && expected[i].least > kHopeless * best) {
-        times[i] = expected[i].most;
-        continue;
-      }
-      if (round == 1) kernels[i] = candidates[i].build();
-      if (kernels[i] == nullptr || (round > 1 && times[i] > near * best)) continue;
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      if (round > 1 && times[i] > near * best) continue;
       double once = undisturbed(queue, *kernels[i], operands);
       times[i] = std::min(times[i], once);
       best = std::min(best, once);

@@ -14,7 +14,6 @@
 #include "bonfire/kernel/queue.h"
 #include "bonfire/runtime/build_stamp.h"
 #include "bonfire/runtime/measure.h"
-#include "bonfire/runtime/profile.h"
 
 namespace bonfire::runtime {
 
@@ -44,16 +43,10 @@ std::string record_path() {
 
 using Times = std::map<std::string, double>;  // candidate → nanoseconds
 
-// Of a candidate on the nodes that this process has measured: operations (bytes where an op has none) a nanosecond.
-struct Speed {
-  double least = 0, most = 0;
-};
-
 struct Record {
   std::mutex mutex;
   std::map<std::string, Times> times;
   std::map<Device, std::string> devices;  // what else times depend on: "cpu/2 Intel(R) Xeon(R) ..."
-  std::map<std::string, Speed> speeds;    // by op, type, candidate and device
   double seconds = 0;                     // spent on measuring
   bool loaded = false, changed = false;
 };
@@ -117,38 +110,6 @@ OutputSpecs infer_reorder(const InferContext& context) { return {context.input(0
 
 const Op& reorder = register_op({.name = "reorder", .infer = infer_reorder});
 
-// How much a node does, for speeds.
-double work_of(const GraphNode& node) {
-  double work = node.outputs.empty() ? 0 : operations_of(node);
-  if (work > 0) return work;
-  for (const GraphValue& input : node.inputs) work += static_cast<double>(input.spec().bytes());
-  return work;
-}
-
-std::string speed_key(Record& all, const GraphNode& node, const Candidate& candidate) {
-  DType dtype = node.outputs.empty() ? DType::f32 : node.outputs[0].dtype;
-  return std::string(node.name()) + " " + std::string(name_of(dtype)) + " " + candidate.name +
-         device_text(all, node.device());
-}
-
-std::vector<Expectation> expectations(Record& all, const GraphNode& node, const std::vector<Candidate>& candidates) {
-  std::vector<Expectation> expected;
-  double work = work_of(node);
-  for (const Candidate& candidate : candidates) {
-    auto known = all.speeds.find(speed_key(all, node, candidate));
-    bool usable = known != all.speeds.end() && known->second.least > 0;
-    expected.push_back(usable ? Expectation{work / known->second.most, work / known->second.least} : Expectation{});
-  }
-  return expected;
-}
-
-void note_speed(Record& all, const GraphNode& node, const Candidate& candidate, double nanoseconds) {
-  if (nanoseconds <= 0) return;
-  double now = work_of(node) / nanoseconds;
-  auto [known, fresh] = all.speeds.emplace(speed_key(all, node, candidate), Speed{now, now});
-  known->second = {std::min(known->second.least, now), std::max(known->second.most, now)};
-}
-
 // Measures what the record lacks, each name once.
 void measure_missing(Record& all, const GraphNode& node, const std::vector<Candidate>& candidates, Times& known) {
   std::vector<Candidate> missing;
@@ -159,12 +120,9 @@ void measure_missing(Record& all, const GraphNode& node, const std::vector<Candi
   }
   if (missing.empty()) return;
   auto begin = std::chrono::steady_clock::now();
-  std::vector<double> times = measure(node, missing, expectations(all, node, missing));
+  std::vector<double> times = measure(node, missing);
   all.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  for (size_t i = 0; i < missing.size(); ++i) {
-    known[missing[i].name] = times[i];
-    note_speed(all, node, missing[i], times[i]);
-  }
+  for (size_t i = 0; i < missing.size(); ++i) known[missing[i].name] = times[i];
 }
 
 }  // namespace
@@ -242,7 +200,6 @@ void reload_tuning() {
   Record& all = record();
   std::lock_guard lock(all.mutex);
   all.times.clear();
-  all.speeds.clear();
   all.loaded = all.changed = false;
 }
 
@@ -265,7 +222,6 @@ void set_tuning_record(const std::string& json) {
   std::lock_guard lock(all.mutex);
   all.loaded = true;
   all.times = std::move(times);
-  all.speeds.clear();
 }
 
 }  // namespace bonfire::runtime
