@@ -6,11 +6,14 @@ namespace bonfire::tools {
 
 void add_train(Command program);
 void add_eval(Command program);
+void add_predict(Command program);
 void add_inspect(Command program);
 void add_data(Command program);
+void add_bench(Command program);
 void add_config(Command program);
 void add_devices(Command program);
 void add_version(Command program);
+void add_completion(Command program);
 
 }  // namespace bonfire::tools
 
@@ -23,9 +26,11 @@ int main(int argc, char** argv) {
       "bonfire train data=FOLDER model=resnet18_small MNIST's or Fashion-MNIST's files\n"
       "bonfire train configs/mnist.yaml resume=auto   settings from a file; go on where the last run stopped\n"
       "bonfire eval runs/1                            the accuracy of a run's best weights\n"
+      "bonfire predict runs/1 cat.png                 what it takes a picture for\n"
       "bonfire inspect runs/1                         what its newest checkpoint holds\n"
       "bonfire data check FOLDER                      reads a whole data set and names what is bad\n"
       "bonfire config                                 every setting, its default and what it means\n"
       "bonfire COMMAND --help                         more on a command, with examples",
-      {add_train, add_eval, add_inspect, add_data, add_config, add_devices, add_version});
+      {add_train, add_eval, add_predict, add_inspect, add_data, add_bench, add_config, add_devices, add_version,
+       add_completion});
 }

@@ -108,13 +108,31 @@ void Command::option(const std::string& name, int64_t& value, const std::string&
 }
 void Command::choice(const std::string& name, std::string& value, const std::string& meaning,
                      const std::vector<std::string>& choices) {
-  app_->add_option(name, value, meaning)->check(CLI::IsMember(choices));
+  app_->add_option(name, value, meaning)->required()->check(CLI::IsMember(choices));
 }
 
-void Command::takes_the_rest() { app_->prefix_command(); }
+void Command::takes_the_rest(std::vector<std::string>& rest) {
+  app_->prefix_command();
+  rest_ = &rest;
+}
 
 void Command::runs(std::function<int()> action) {
-  app_->callback([action = std::move(action), exit_code = exit_code_] { *exit_code = action(); });
+  app_->callback([action = std::move(action), app = app_, rest = rest_, exit_code = exit_code_] {
+    if (rest != nullptr) *rest = app->remaining();
+    *exit_code = action();
+  });
+}
+
+std::vector<Command::Words> Command::words() const {
+  std::vector<Words> all;
+  std::function<void(const CLI::App&, const std::string&)> walk = [&](const CLI::App& app, const std::string& path) {
+    std::vector<std::string> words = command_names(app), options = option_names(app);
+    words.insert(words.end(), options.begin(), options.end());
+    all.push_back({path, words});
+    for (const CLI::App* inner : commands_of(app)) walk(*inner, path + (path.empty() ? "" : " ") + inner->get_name());
+  };
+  walk(*app_, "");
+  return all;
 }
 
 int run_program(int argc, char** argv, const std::string& summary, const std::string& examples,

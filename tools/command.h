@@ -41,16 +41,25 @@ class Command {
   void option(const std::string& name, bool& value, const std::string& meaning);  // "--json"
   void option(const std::string& name, std::string& value, const std::string& meaning);
   void option(const std::string& name, int64_t& value, const std::string& meaning);
+  // One of these words; must be given.
   void choice(const std::string& name, std::string& value, const std::string& meaning,
               const std::vector<std::string>& choices);
 
-  void takes_the_rest();  // options that it does not know are among the arguments
+  void takes_the_rest(std::vector<std::string>& rest);  // all behind its own arguments, options too
 
   void runs(std::function<int()> action);
+
+  // What can be typed behind a command, for shells that complete words.
+  struct Words {
+    std::string command;             // "data pack"; "" for the program
+    std::vector<std::string> words;  // commands and options
+  };
+  std::vector<Words> words() const;  // of this one and all inside it
 
  private:
   CLI::App* app_;
   int* exit_code_;
+  std::vector<std::string>* rest_ = nullptr;
 };
 
 // Reads the arguments and runs the command they name; returns the exit code. A misspelt command or option is answered

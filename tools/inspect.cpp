@@ -1,18 +1,79 @@
 #include <cstdio>
 #include <memory>
 
+#include "bonfire/base/error.h"
+#include "bonfire/graph/graph.h"
+#include "bonfire/passes/pass.h"
+#include "bonfire/train/config.h"
 #include "bonfire/train/describe.h"
+#include "bonfire/train/model_table.h"
+#include "bonfire/train/step_profile.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {
 
+namespace {
+
+struct Wanted {
+  std::string subject;
+  std::vector<std::string> settings;
+  int64_t steps = 12;
+  bool dot = false, json = false;
+};
+
+train::StepSubject subject_of(const train::Config& config, int64_t batch) {
+  passes::Options& options = passes::current_options();
+  options.use_amp = config.strategy.use_amp;
+  options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
+  options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
+  return train::step_subject(config.model,
+                             {.batch = batch,
+                              .image_size = config.image_size,
+                              .classes = config.num_classes,
+                              .place = config.place == "auto" ? default_device() : parse_device(config.place)});
+}
+
+std::string text_of(const Wanted& wanted) {
+  if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
+    if (!wanted.settings.empty())
+      throw_error<ConfigError>("[inspect] settings go with model, graph and plan, not with '{}'", wanted.subject);
+    return train::describe(wanted.subject);
+  }
+  train::Config config = train::default_config(wanted.settings);
+  if (wanted.subject == "model") {
+    train::StepSubject one = subject_of(config, 1);
+    return train::to_string(train::model_table(one.model, one.input));
+  }
+  train::StepSubject batch = subject_of(config, config.batch_size);
+  if (wanted.subject == "graph") {
+    train::StepProfile compiled = train::profile_step(batch, {.steps = 0});
+    return wanted.dot ? print_graph_dot(*compiled.plan->graph) : print_graph(*compiled.plan->graph);
+  }
+  if (wanted.steps < 1) throw_error<ConfigError>("[inspect] --steps is {}, expected at least 1", wanted.steps);
+  train::StepProfile profile = train::profile_step(batch, {.steps = static_cast<int>(wanted.steps)});
+  return wanted.json ? train::to_json(profile) : train::to_string(profile);
+}
+
+}  // namespace
+
 void add_inspect(Command program) {
-  Command command = program.add("inspect", "Says what is in a checkpoint or a safetensors file",
-                                "bonfire inspect runs/1                      its newest whole checkpoint\n"
-                                "bonfire inspect runs/1/best.safetensors     names, types and shapes of the weights");
-  auto path = std::make_shared<std::string>();
-  command.argument("path", *path, "a checkpoint's folder, a run's, or a safetensors file");
-  command.runs([path] { return std::fputs(train::describe(*path).c_str(), stdout) < 0 ? 1 : 0; });
+  Command command = program.add(
+      "inspect", "Says what is in a checkpoint, a data set, a model, a graph or a plan",
+      "bonfire inspect runs/1                                  its newest whole checkpoint\n"
+      "bonfire inspect runs/1/best.safetensors                 names, types and shapes of the weights\n"
+      "bonfire inspect data/mnist                              images, classes, how many of each\n"
+      "bonfire inspect model model=resnet18                    layers, parameters, FLOPs, memory\n"
+      "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
+      "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share");
+  auto wanted = std::make_shared<Wanted>();
+  command.argument("subject", wanted->subject,
+                   "a run, a checkpoint, a safetensors file, a folder of data; or model, graph, plan");
+  command.arguments("settings", wanted->settings,
+                    "of model, graph and plan: model=, batch_size=, strategy.use_amp= ...");
+  command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
+  command.option("--json", wanted->json, "plan: one JSON object");
+  command.option("--steps", wanted->steps, "plan: steps to time (12)");
+  command.runs([wanted] { return std::fputs(text_of(*wanted).c_str(), stdout) < 0 ? 1 : 0; });
 }
 
 }  // namespace bonfire::tools

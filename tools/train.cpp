@@ -13,7 +13,13 @@ void on_stop_signal(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-int run(const std::vector<std::string>& settings) {
+struct Wanted {
+  std::vector<std::string> settings;
+  std::string trace;
+};
+
+int run(const Wanted& wanted) {
+  const std::vector<std::string>& settings = wanted.settings;
   std::vector<std::string> overrides = settings;
   bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
   if (has_file) overrides.erase(overrides.begin());
@@ -25,6 +31,7 @@ int run(const std::vector<std::string>& settings) {
   trainer.add(train::metrics_log());
   trainer.add(train::tensorboard_log());
   trainer.add(train::report_page());
+  if (!wanted.trace.empty()) trainer.trace_to(wanted.trace);
   return trainer.run().interrupted ? 130 : 0;
 }
 
@@ -36,10 +43,12 @@ void add_train(Command program) {
       "bonfire train                                      a small CNN on drawn digits, about a minute\n"
       "bonfire train lr=0.05 epochs=5 output=/tmp/runs    with other settings: `bonfire config` lists them\n"
       "bonfire train data=FOLDER model=resnet18_small     on MNIST's, Fashion-MNIST's or CIFAR's files\n"
-      "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped");
-  auto settings = std::make_shared<std::vector<std::string>>();
-  command.arguments("settings", *settings, "a YAML file, then key=value settings that win over it");
-  command.runs([settings] { return run(*settings); });
+      "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped\n"
+      "bonfire train steps=100 --trace trace.json         a timeline of every node, the data and the checkpoints");
+  auto wanted = std::make_shared<Wanted>();
+  command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");
+  command.option("--trace", wanted->trace, "write what happened when to this file, for ui.perfetto.dev");
+  command.runs([wanted] { return run(*wanted); });
 }
 
 }  // namespace bonfire::tools

@@ -19,7 +19,14 @@ Variable numbers(std::vector<float> values) {
 }
 
 CheckpointContent content(float value) {
-  return {{{"weight", numbers({value, 2})}}, {{"step", numbers({value})}}, "{\"step\": 1}"};
+  return {.weights = nn::StateCopy({{"weight", numbers({value, 2})}}),
+          .optimizer = nn::StateCopy({{"step", numbers({value})}}),
+          .state = "{\"step\": 1}"};
+}
+
+fs::path save(const fs::path& folder, int64_t step, float value, int64_t keep, const fs::path& spare = {}) {
+  CheckpointContent copies = content(value);
+  return save_checkpoint(folder, step, copies, keep, spare);
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -31,7 +38,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 
 TEST(Checkpoint, HoldsWhatWasSaved) {
   ScratchFolder folder;
-  fs::path saved = save_checkpoint(folder / "all", 7, content(5), 3);
+  fs::path saved = save(folder / "all", 7, 5, 3);
   EXPECT_EQ(saved.filename(), "step-00000007");
   EXPECT_EQ(names_in(folder / "all"), (std::vector<std::string>{"step-00000007"}));
   EXPECT_EQ(damage_of(saved), std::nullopt);
@@ -43,15 +50,15 @@ TEST(Checkpoint, HoldsWhatWasSaved) {
 
 TEST(Checkpoint, KeepsTheNewestAndTheSpareOne) {
   ScratchFolder folder;
-  for (int64_t step : {1, 2, 10, 100, 1000}) save_checkpoint(folder.path(), step, content(1), 2, "step-00000002");
+  for (int64_t step : {1, 2, 10, 100, 1000}) save(folder.path(), step, 1, 2, "step-00000002");
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000002", "step-00000100", "step-00001000"}));
 }
 
 TEST(Checkpoint, DamageIsFoundNamedAndSkipped) {
   auto damaged = [](const char* file, const auto& harm) {
     ScratchFolder folder;
-    save_checkpoint(folder.path(), 1, content(1), 5);
-    fs::path newest = save_checkpoint(folder.path(), 2, content(2), 5);
+    save(folder.path(), 1, 1, 5);
+    fs::path newest = save(folder.path(), 2, 2, 5);
     harm(newest / file);
     std::vector<std::string> skipped;
     std::optional<fs::path> found = newest_checkpoint(folder.path(), &skipped);
@@ -78,7 +85,7 @@ TEST(Checkpoint, AnUnfinishedOneIsNoneAndDoesNotDisturbTheNext) {
   fs::create_directories(folder / "unfinished-step-00000003");
   folder.put("unfinished-step-00000003/weights.safetensors", "half");
   EXPECT_EQ(newest_checkpoint(folder.path()), std::nullopt);
-  fs::path saved = save_checkpoint(folder.path(), 3, content(3), 1);
+  fs::path saved = save(folder.path(), 3, 3, 1);
   EXPECT_EQ(damage_of(saved), std::nullopt);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000003"}));
 }
@@ -86,7 +93,7 @@ TEST(Checkpoint, AnUnfinishedOneIsNoneAndDoesNotDisturbTheNext) {
 TEST(Checkpoint, WhatCannotBeWrittenIsAnErrorWithTheName) {
   ScratchFolder folder;
   folder.put("file", "");
-  EXPECT_THROW(save_checkpoint(folder / "file", 1, content(1), 1), DataError);
+  EXPECT_THROW(save(folder / "file", 1, 1, 1), DataError);
 }
 
 }  // namespace

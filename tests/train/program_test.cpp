@@ -1,14 +1,12 @@
 // The program itself, in processes of its own.
 
-#include <fcntl.h>
+#include "tests/train/program.h"
+
 #include <fmt/core.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -16,53 +14,12 @@
 #include "bonfire/train/checkpoint.h"
 #include "tests/support/scratch_folder.h"
 
-extern char** environ;
-
 namespace bonfire::train {
 namespace {
 
 namespace fs = std::filesystem;
+using bonfire::testing::Program;
 using bonfire::testing::ScratchFolder;
-
-// A process that was started, with its output in a file.
-class Program {
- public:
-  Program(std::vector<std::string> arguments, const fs::path& output) : output_(output) {
-    arguments.insert(arguments.begin(), BONFIRE_PROGRAM);
-    std::vector<char*> pointers;
-    for (std::string& argument : arguments) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    EXPECT_EQ(posix_spawn(&pid_, BONFIRE_PROGRAM, &actions, nullptr, pointers.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-
-  void signal(int number) const { kill(pid_, number); }
-  int wait() const {  // its exit status, or 128 + the signal that ended it
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  }
-  std::string output() const {
-    std::ifstream stream(output_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
-  // Until the text is in the output; false when that takes too long.
-  bool prints(const std::string& text) const {
-    for (int i = 0; i < 6000; ++i) {
-      if (output().find(text) != std::string::npos) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-  }
-
- private:
-  fs::path output_;
-  pid_t pid_ = 0;
-};
 
 std::vector<std::string> training(const ScratchFolder& folder, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"train",      "place=cpu",  "output=" + (folder / "runs").string(),
@@ -89,11 +46,13 @@ std::string uninterrupted_weights() {
   return newest_weights(folder);
 }
 
+// BONFIRE_KILLS=50 kills as many runs.
 TEST(Program, KilledAtAnyMomentItResumesToTheSameBits) {
   std::string expected = uninterrupted_weights();
-  constexpr uint64_t kKills = 6;
+  const char* asked = std::getenv("BONFIRE_KILLS");
+  uint64_t kills = asked == nullptr ? 6 : std::strtoull(asked, nullptr, 10);
   ScratchFolder folder;
-  for (uint64_t i = 0; i < kKills; ++i) {
+  for (uint64_t i = 0; i < kills; ++i) {
     Program program(training(folder, {"resume=auto"}), folder / "out");
     auto pause = std::chrono::microseconds(static_cast<int64_t>(uniform_at(3, 1, i) * 700'000));
     std::this_thread::sleep_for(pause);
@@ -180,6 +139,47 @@ TEST(Program, PacksChecksListsAndTrainsOnRecords) {
             std::string::npos);
 }
 
+// What bash offers behind these words, one a line.
+std::string completions(const ScratchFolder& folder, const std::string& words) {
+  folder.put("complete.sh", "source <(\"$1\" completion bash)\nCOMP_WORDS=(" + words +
+                                ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_bonfire 2>/dev/null\n"
+                                "printf '%s\\n' \"${COMPREPLY[@]}\" >\"$2\"\n");
+  std::string command =
+      "bash " + (folder / "complete.sh").string() + " " BONFIRE_PROGRAM " " + (folder / "words").string();
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  return folder.get("words");
+}
+
+TEST(Program, BashCompletesCommandsKeysAndValues) {
+  ScratchFolder folder;
+  EXPECT_EQ(completions(folder, "bonfire tr"), "train \n");
+  EXPECT_EQ(completions(folder, "bonfire train ema"), "ema_decay=\n");
+  EXPECT_EQ(completions(folder, "bonfire train optimizer = nest"), "nesterov \n");
+  EXPECT_EQ(completions(folder, "bonfire train model = resnet18"), "resnet18 \nresnet18_small \n");
+  EXPECT_EQ(completions(folder, "bonfire predict --j"), "--json \n");
+  EXPECT_NE(completions(folder, "bonfire ''").find("inspect \n"), std::string::npos);
+  folder.put("picture.png", "");
+  std::string start = (folder / "pict").string();
+  EXPECT_EQ(completions(folder, "bonfire predict runs/1 " + start), (folder / "picture.png").string() + "\n");
+}
+
+TEST(Program, InspectsDataModelsGraphsAndPlans) {
+  ScratchFolder folder;
+  auto output_of = [&](const std::vector<std::string>& arguments) {
+    Program program(arguments, folder / "out");
+    EXPECT_EQ(program.wait(), 0) << program.output();
+    return program.output();
+  };
+  EXPECT_NE(output_of({"inspect", "model", "model=lenet"}).find("conv2"), std::string::npos);
+  EXPECT_NE(output_of({"inspect", "graph", "model=lenet", "batch_size=2"}).find("# conv1"), std::string::npos);
+  EXPECT_EQ(output_of({"inspect", "graph", "model=lenet", "batch_size=2", "--dot"}).substr(0, 9), "digraph s");
+  EXPECT_NE(output_of({"inspect", "plan", "model=lenet", "batch_size=2", "--steps", "1"}).find("optimizer_update"),
+            std::string::npos);
+  EXPECT_EQ(output_of({"inspect", "plan", "model=lenet", "batch_size=2", "--steps", "1", "--json"}).substr(0, 2),
+            "{\"");
+  EXPECT_NE(output_of({"inspect", "generated"}).find("20000 to train on, 4000 to test, 10 classes"), std::string::npos);
+}
+
 TEST(Program, BadInputIsAnErrorOnOneLine) {
   ScratchFolder folder;
   auto output_of = [&](const std::vector<std::string>& arguments, int status) {
@@ -196,6 +196,10 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
             "bonfire: bonfire eval has no option '--jsn'; the nearest is '--json' (see bonfire eval --help)\n");
   EXPECT_EQ(output_of({"eval"}, 2), "bonfire: bonfire eval: run is required (see bonfire eval --help)\n");
   EXPECT_NE(output_of({}, 2).find("what shall be done? train, eval"), std::string::npos);
+  EXPECT_NE(output_of({"bench", "nothing"}, 1).find("there is no "), std::string::npos);
+  EXPECT_NE(output_of({"predict", "runs/1"}, 1).find("which images?"), std::string::npos);
+  EXPECT_NE(output_of({"completion", "fish"}, 2).find("see bonfire completion --help"), std::string::npos);
+  EXPECT_NE(output_of({"train", "output=/dev/null/runs"}, 1).find("choose another output"), std::string::npos);
   EXPECT_NE(output_of({"version"}, 0).find("bonfire 0."), std::string::npos);
   EXPECT_NE(output_of({"devices"}, 0).find("cpu:0"), std::string::npos);
   EXPECT_NE(output_of({"config"}, 0).find("| `batch_size` |"), std::string::npos);

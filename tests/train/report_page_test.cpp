@@ -65,6 +65,7 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   RunBegins run{.folder = folder.path(), .model = "a<b", .data = "glyphs", .place = "cpu:0"};
   run.class_names = {"cat", "dog"};
   run.config = "lr: 0.1";
+  run.layers = {{"conv1", "conv2d", {1, 6, 28, 28}, 156, 2.4e6, 18816}, {"fc", "matmul", {1, 2}, 40, 1e6, 8}};
   EvaluationReport evaluation{.epoch = 1, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true};
   evaluation.confusion = {3, 1, 0, 4};
   evaluation.predictions.push_back({7, 0, 1, 0.6, {DType::u8, {1, 1, 1}, std::vector<std::byte>(1)}});
@@ -80,8 +81,9 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
     reporter->end({.seconds = 12});
   }
   std::string html = folder.get("report.html");
-  for (const char* part :
-       {"a&lt;b", "75.00 %", "<polyline", "data:image/png;base64,", "is cat", ">dog</th>", "lr: 0.1"})
+  for (const char* part : {"a&lt;b", "75.00 %", "<polyline", "data:image/png;base64,", "is cat", ">dog</th>", "lr: 0.1",
+                           "<td>conv1</td><td>[1, 6, 28, 28]</td><td>156</td><td>2.40</td><td>18.8</td><td>conv2d</td>",
+                           "<td>all</td><td></td><td>196</td><td>3.40</td>", "where the time goes"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_NE(html.find(encode_base64(small_head)), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos);
@@ -106,7 +108,7 @@ TEST(TensorBoardLog, IsARowOfRecordsWithTagsStepsAndValues) {
     at += 16 + length;
     ASSERT_LE(at, file.size());
   }
-  ASSERT_EQ(events.size(), 6U);
+  ASSERT_EQ(events.size(), 7U);
   EXPECT_NE(events[0].find("brain.Event:2"), std::string::npos);
   // The first record has 26 bytes; the checksum of that number is what TensorBoard's own writer has.
   EXPECT_EQ(file.substr(0, 12), std::string("\x1a\0\0\0\0\0\0\0\x12\x9b\xd8\x2d", 12));

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
 #include "bonfire/train/checkpoint.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::train {
@@ -98,6 +101,8 @@ void expect_resumed_run_is_the_same(int64_t stop, const std::vector<std::string>
   EXPECT_GE(second.begin.first_step, stop);
   EXPECT_EQ(text_of(weights_file(found.checkpoint)), text_of(weights_file(expected.checkpoint)));
   EXPECT_EQ(text_of(optimizer_file(found.checkpoint)), text_of(optimizer_file(expected.checkpoint)));
+  EXPECT_EQ(text_of(average_file(found.checkpoint)), text_of(average_file(expected.checkpoint)));
+  EXPECT_EQ(text_of(found.weights), text_of(expected.weights));
   EXPECT_EQ(found.best_top1, expected.best_top1);
 
   std::vector<int64_t> steps;  // of the log: none twice, none missing
@@ -114,6 +119,9 @@ TEST(TrainerResume, GoesOnToTheSameBitsWithAccumulatedGradients) {
 
 TEST(TrainerResume, GoesOnToTheSameBitsWithImagesThatAreChangedAtRandom) {
   expect_resumed_run_is_the_same(20, {"crop=padded", "flip=0.5", "random_erasing=0.3", "mixup=0.4", "num_workers=2"});
+}
+TEST(TrainerResume, GoesOnToTheSameBitsWithARunningMeanOfTheWeights) {
+  expect_resumed_run_is_the_same(5, {"ema_decay=0.9"});
 }
 
 TEST(TrainerResume, AutoTakesTheNewestWholeCheckpointAndNamesWhatItSkipped) {
@@ -136,6 +144,92 @@ TEST(TrainerResume, BeginsFromWeightsOfAnother) {
   run(small(folder, {"init_from=" + end.weights.string(), "num_classes=12", "strict=false", "epochs=1"}), second);
   ASSERT_EQ(second.notes.size(), 1U);
   EXPECT_LT(second.steps.front().loss, first.steps.front().loss);
+}
+
+std::vector<float> values_of(const fs::path& file, const char* name) {
+  nn::SafetensorsFile opened = nn::SafetensorsFile::open(file);
+  const nn::TensorEntry* entry = opened.find(name);
+  EXPECT_NE(entry, nullptr) << name;
+  std::vector<float> values(entry == nullptr ? 0 : entry->bytes.size() / sizeof(float));
+  if (entry != nullptr) std::memcpy(values.data(), entry->bytes.data(), entry->bytes.size());
+  return values;
+}
+
+// The mean of the first steps by hand, from checkpoints of runs that stop one step later each.
+TEST(TrainerAverage, IsTheRunningMeanOfTheWeights) {
+  ScratchFolder folder;
+  auto after = [&](int64_t steps) {
+    Witness::Seen seen;
+    RunEnds end = run(small(folder, {"ema_decay=0.99", "steps=" + std::to_string(steps)}), seen);
+    return std::pair(values_of(weights_file(end.checkpoint), "fc3.bias"),
+                     values_of(average_file(end.checkpoint), "fc3.bias"));
+  };
+  auto [first, first_mean] = after(1);
+  auto [second, second_mean] = after(2);
+  ASSERT_EQ(second.size(), second_mean.size());
+  double share = 1 - 2.0 / 11;  // at step 1: 1 − (1 + 1) / (10 + 1)
+  for (size_t i = 0; i < second.size(); ++i)
+    EXPECT_NEAR(second_mean[i], first_mean[i] + (second[i] - first_mean[i]) * share, 1e-6) << i;
+  EXPECT_NE(first, first_mean);
+}
+
+TEST(TrainerAverage, IsWhatIsEvaluatedAndKeptAsTheBestWeights) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  RunEnds end = run(small(folder, {"ema_decay=0.5"}), seen);
+  EXPECT_EQ(values_of(end.weights, "fc3.bias"), values_of(average_file(end.checkpoint), "fc3.bias"));
+  EXPECT_NE(values_of(end.weights, "fc3.bias"), values_of(weights_file(end.checkpoint), "fc3.bias"));
+  EXPECT_EQ(Trainer(load_config(seen.begin.folder / "config.yaml")).evaluate(end.weights).top1, end.last_top1);
+}
+
+TEST(TrainerAverage, BeginsFromTheWeightsOfACheckpointThatHasNone) {
+  ScratchFolder folder;
+  Witness::Seen first, second;
+  run(small(folder, {"epochs=1"}), first);
+  RunEnds end = run(small(folder, {"ema_decay=0.9", "resume=" + first.begin.folder.string()}), second);
+  ASSERT_EQ(second.notes.size(), 1U);
+  EXPECT_NE(second.notes[0].find("no running mean"), std::string::npos) << second.notes[0];
+  EXPECT_TRUE(fs::exists(average_file(end.checkpoint)));
+}
+
+TEST(Trainer, StepsStandInForEpochs) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  RunEnds end = run(small(folder, {"steps=17", "log_freq=1"}), seen);
+  EXPECT_EQ(seen.steps.back().step, 17);
+  EXPECT_EQ(seen.begin.total_steps, 17);
+  ASSERT_EQ(seen.evaluations.size(), 2U);  // after the first epoch, and at the end
+  EXPECT_EQ(seen.evaluations.back().step, 17);
+  EXPECT_EQ(end.checkpoint.filename(), "step-00000017");
+}
+
+TEST(Trainer, ATraceHasTheLoopTheNodesAndTheCheckpoints) {
+  ScratchFolder folder;
+  Trainer trainer(small(folder, {"epochs=1"}));
+  trainer.trace_to(folder / "trace.json");
+  RunEnds end = trainer.run();
+  EXPECT_EQ(end.trace, folder / "trace.json");
+  nlohmann::json trace = nlohmann::json::parse(text_of(folder / "trace.json"));
+  std::map<int, std::string> tracks;
+  std::map<std::string, int> counts;  // "track/name"
+  for (const nlohmann::json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "M" && event.at("name") == "thread_name")
+      tracks[event.at("tid")] = event.at("args").at("name");
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    EXPECT_GE(event.at("dur").get<double>(), 0);
+    EXPECT_GE(event.at("ts").get<double>(), 0);
+    ++counts[tracks.at(event.at("tid")) + "/" + event.at("name").get<std::string>()];
+    if (event.at("args").contains("candidate"))
+      ++counts["nodes of " + event.at("args").at("module").get<std::string>()];
+  }
+  EXPECT_EQ(counts["training loop/next batch"], 15);
+  EXPECT_EQ(counts["training loop/launch step"], 15);
+  EXPECT_EQ(counts["training loop/evaluate"], 1);
+  EXPECT_EQ(counts["training loop/copy checkpoint"], 1);
+  EXPECT_EQ(counts["checkpoint writer/write step-00000015"], 1);
+  EXPECT_GT(counts["nodes of conv1"], 0);
+  EXPECT_GT(counts["nodes of optimizer"], 0);
 }
 
 TEST(TrainerErrors, SayWhatToDo) {
@@ -167,7 +261,8 @@ TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
   ScratchFolder folder;
   Witness::Seen seen;
   run(small(folder, {"epochs=1"}), seen);
-  EXPECT_THROW(run(small(folder, {"model=mnist_cnn", "resume=" + seen.begin.folder.string()}), seen), DataError);
+  EXPECT_ERROR(run(small(folder, {"model=mnist_cnn", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
+               "is a checkpoint of lenet, this run trains mnist_cnn; set model=lenet");
 }
 
 }  // namespace

@@ -71,13 +71,19 @@ void Variable::load(std::span<const std::byte> row_major) const {
   ++state_->version;
 }
 
-std::vector<std::byte> Variable::save() const {
+Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
+  BONFIRE_CHECK(target.size() == spec().bytes());
   settle();
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
+  memory_of(device()).copy_to_host(target.data(), state_->buffer.data(), target.size());
+  return state_->layout;
+}
+
+std::vector<std::byte> Variable::save() const {
   std::vector<std::byte> raw(spec().bytes()), row_major(spec().bytes());
-  memory_of(device()).copy_to_host(raw.data(), state_->buffer.data(), raw.size());
-  convert_layout(raw.data(), state_->layout, row_major.data(), {}, shape(), dtype());
+  Layout layout = save_as_it_lies(raw);
+  convert_layout(raw.data(), layout, row_major.data(), {}, shape(), dtype());
   return row_major;
 }
 

@@ -57,10 +57,11 @@ class Variable {
 
   Tensor value() const;
   operator Tensor() const { return value(); }
-  void assign(const Tensor& value) const;                 // traced; ShapeError when the specs differ
-  void load(std::span<const std::byte> row_major) const;  // at once; waits for launches that use it
-  std::vector<std::byte> save() const;                    // at once, row-major
-  void move_to(Device device) const;                      // keeps the value; drops the gradient
+  void assign(const Tensor& value) const;                     // traced; ShapeError when the specs differ
+  void load(std::span<const std::byte> row_major) const;      // at once; waits for launches that use it
+  std::vector<std::byte> save() const;                        // at once, row-major
+  Layout save_as_it_lies(std::span<std::byte> target) const;  // at once, without reordering: returns the order
+  void move_to(Device device) const;                          // keeps the value; drops the gradient
 
   bool requires_grad() const { return state_->requires_grad; }
   void set_requires_grad(bool required) const { state_->requires_grad = required; }

@@ -33,6 +33,7 @@ struct ProgramStep {
 
 // How long the steps of a program took, written by the queue of a CPU device.
 struct StepTimes {
+  std::vector<std::vector<double>> begins;   // [launch][step], on the steady clock
   std::vector<std::vector<double>> seconds;  // [launch][step]
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <ostream>
 #include <string_view>
 #include <unordered_map>
@@ -102,21 +103,6 @@ std::vector<Match> match(const StateDict& target, std::span<const TensorEntry> e
   return matches;
 }
 
-// Host copies of a state dict's values, and the entries that describe them.
-struct HostValues {
-  explicit HostValues(const StateDict& state) {
-    bytes.reserve(state.size());
-    std::unordered_map<const VariableState*, size_t> copied;  // tied variables are copied once
-    for (const auto& [name, variable] : state) {
-      auto [at, is_new] = copied.try_emplace(&variable.state(), bytes.size());
-      if (is_new) bytes.push_back(variable.save());
-      entries.push_back({name, variable.dtype(), variable.shape(), bytes[at->second]});
-    }
-  }
-  std::vector<std::vector<std::byte>> bytes;
-  std::vector<TensorEntry> entries;
-};
-
 }  // namespace
 
 std::string to_string(const LoadReport& report) {
@@ -153,11 +139,47 @@ LoadReport load_state_dict(const StateDict& target, const std::filesystem::path&
 }
 
 LoadReport load_state_dict(const StateDict& target, const StateDict& values, LoadOptions options) {
-  return load_state_dict(target, HostValues(values).entries, "state dict", options);
+  return load_state_dict(target, StateCopy(values).entries(), "state dict", options);
 }
 
 void save_state_dict(const StateDict& state, const std::filesystem::path& file, const SafetensorsMetadata& metadata) {
-  write_safetensors(file, HostValues(state).entries, metadata);
+  write_safetensors(file, StateCopy(state).entries(), metadata);
+}
+
+void StateCopy::take(const StateDict& state) {
+  struct Place {
+    size_t offset;                 // bytes
+    std::optional<Layout> layout;  // once it is copied
+  };
+  std::unordered_map<const VariableState*, Place> places;
+  size_t total = 0;
+  for (const auto& [name, variable] : state)
+    if (places.try_emplace(&variable.state(), Place{total, {}}).second) total += variable.spec().bytes();
+  bytes_.resize(total);
+  entries_.clear();
+  layouts_.clear();
+  reordered_.clear();
+  in_order_ = false;
+  for (const auto& [name, variable] : state) {
+    Place& place = places.at(&variable.state());
+    std::span<std::byte> bytes = std::span(bytes_).subspan(place.offset, variable.spec().bytes());
+    if (!place.layout) place.layout = variable.save_as_it_lies(bytes);
+    entries_.push_back({name, variable.dtype(), variable.shape(), bytes});
+    layouts_.push_back(*place.layout);
+  }
+}
+
+std::span<const TensorEntry> StateCopy::entries() {
+  if (in_order_) return entries_;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    TensorEntry& entry = entries_[i];
+    if (same_places(entry.shape, layouts_[i], {})) continue;
+    std::vector<std::byte>& target = reordered_.emplace_back(entry.bytes.size());
+    convert_layout(entry.bytes.data(), layouts_[i], target.data(), {}, entry.shape, entry.dtype);
+    entry.bytes = target;
+  }
+  in_order_ = true;
+  return entries_;
 }
 
 }  // namespace bonfire::nn

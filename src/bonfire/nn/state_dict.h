@@ -45,6 +45,27 @@ LoadReport load_state_dict(const StateDict& target, std::span<const TensorEntry>
 LoadReport load_state_dict(const StateDict& target, const std::filesystem::path& file, LoadOptions options = {});
 LoadReport load_state_dict(const StateDict& target, const StateDict& values, LoadOptions options = {});
 
+// The values of a state dict as they were when they were taken, in host memory: another thread may write them while
+// training goes on. Taking again uses the same memory.
+class StateCopy {
+ public:
+  StateCopy() = default;
+  explicit StateCopy(const StateDict& state) { take(state); }
+  StateCopy(StateCopy&&) = default;
+  StateCopy& operator=(StateCopy&&) = default;
+
+  void take(const StateDict& state);  // waits for launches that are in flight; a tied variable is copied once
+  // Row-major; what lies otherwise is put in order by the first call. Valid until the next take().
+  std::span<const TensorEntry> entries();
+
+ private:
+  std::vector<std::byte> bytes_;  // all of them, each as it lies on its device
+  std::vector<TensorEntry> entries_;
+  std::vector<Layout> layouts_;  // of each entry
+  std::vector<std::vector<std::byte>> reordered_;
+  bool in_order_ = true;
+};
+
 // As safetensors, atomically: either the whole new file is there, or what was there before.
 void save_state_dict(const StateDict& state, const std::filesystem::path& file,
                      const SafetensorsMetadata& metadata = {});

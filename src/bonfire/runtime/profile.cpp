@@ -89,6 +89,24 @@ std::vector<NodeTime> profile_of(const Plan& plan) {
   return times;
 }
 
+std::vector<NodeSpan> spans_of(const Plan& plan) {
+  synchronize_devices(plan);
+  std::vector<NodeSpan> spans;
+  for (size_t p = 0; p < plan.programs.size(); ++p) {
+    const Program& program = *plan.programs[p].program;
+    if (program.times == nullptr) continue;
+    std::vector<const PlanNote*> notes(program.steps.size());
+    for (const PlanNote& note : plan.notes)
+      if (note.program == static_cast<int>(p)) notes[static_cast<size_t>(note.step)] = &note;
+    for (size_t launch = 0; launch < program.times->seconds.size(); ++launch) {
+      const std::vector<double>&begins = program.times->begins[launch], &seconds = program.times->seconds[launch];
+      for (size_t step = 0; step < seconds.size(); ++step)
+        if (notes[step] != nullptr) spans.push_back({notes[step], program.device, begins[step], seconds[step]});
+    }
+  }
+  return spans;
+}
+
 std::string print_profile(const Plan& plan) {
   std::vector<NodeTime> times = profile_of(plan);
   double total = 0;

@@ -30,6 +30,15 @@ struct NodeTime {
 // Nodes in the order in which they run; empty before the first launch.
 std::vector<NodeTime> profile_of(const Plan& plan);
 
+struct NodeSpan {
+  const PlanNote* note;
+  Device device;
+  double begin, seconds;  // begin: on the steady clock
+};
+
+// Every node of every launch, in the order in which they ran.
+std::vector<NodeSpan> spans_of(const Plan& plan);
+
 // A line per node (time, share, GFLOP/s, GB/s, candidate, layout), then the sums by op, largest first.
 std::string print_profile(const Plan& plan);
 

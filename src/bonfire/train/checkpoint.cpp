@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kAverage = "average.safetensors";
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kPrefix = "step-";
@@ -56,6 +57,25 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
+// The manifest comes last: a folder that has one is whole.
+void write_files(const fs::path& folder, int64_t step, CheckpointContent& content) {
+  std::vector<const char*> names{kWeights, kOptimizer, kState};
+  nn::write_safetensors(folder / kWeights, content.weights.entries());
+  nn::write_safetensors(folder / kOptimizer, content.optimizer.entries());
+  if (content.average) {
+    nn::write_safetensors(folder / kAverage, content.average->entries());
+    names.push_back(kAverage);
+  }
+  write_text(folder / kState, content.state);
+  nlohmann::json files;
+  for (const char* name : names) {
+    base::MappedFile mapped(folder / name);
+    files[name] = {{"bytes", mapped.bytes().size()}, {"crc32", checksum(mapped.bytes())}};
+  }
+  write_text(folder / kManifest, nlohmann::json{{"format", 1}, {"step", step}, {"files", files}}.dump(1) + "\n");
+  sync_folder(folder);
+}
+
 void remove_old(const fs::path& folder, int64_t keep, const fs::path& spare) {
   std::error_code ignored;  // what cannot be removed now is removed next time
   int64_t kept = 0;
@@ -74,10 +94,11 @@ std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefi
 
 fs::path weights_file(const fs::path& checkpoint) { return checkpoint / kWeights; }
 fs::path optimizer_file(const fs::path& checkpoint) { return checkpoint / kOptimizer; }
+fs::path average_file(const fs::path& checkpoint) { return checkpoint / kAverage; }
 
 std::string read_checkpoint_state(const fs::path& checkpoint) { return text_of(base::read_file(checkpoint / kState)); }
 
-fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointContent& content, int64_t keep,
+fs::path save_checkpoint(const fs::path& folder, int64_t step, CheckpointContent& content, int64_t keep,
                          const fs::path& spare) {
   std::string name = checkpoint_name(step);
   fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
@@ -86,21 +107,15 @@ fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointC
   fs::remove_all(unfinished, error);
   fs::create_directory(unfinished, error);
   if (error) throw_error<DataError>("[checkpoint] cannot make '{}': {}", unfinished.string(), error.message());
-
-  nn::save_state_dict(content.weights, unfinished / kWeights);
-  nn::save_state_dict(content.optimizer, unfinished / kOptimizer);
-  write_text(unfinished / kState, content.state);
-  nlohmann::json files;
-  for (const char* file : {kWeights, kOptimizer, kState}) {
-    base::MappedFile mapped(unfinished / file);
-    files[file] = {{"bytes", mapped.bytes().size()}, {"crc32", checksum(mapped.bytes())}};
+  try {
+    write_files(unfinished, step, content);
+    fs::remove_all(finished, error);  // of the same step, from before a resume
+    fs::rename(unfinished, finished, error);
+    if (error) throw_error<DataError>("[checkpoint] cannot rename '{}': {}", unfinished.string(), error.message());
+  } catch (const Error&) {
+    fs::remove_all(unfinished, error);  // on a full disk it is in the way
+    throw;
   }
-  write_text(unfinished / kManifest, nlohmann::json{{"format", 1}, {"step", step}, {"files", files}}.dump(1) + "\n");
-  sync_folder(unfinished);
-
-  fs::remove_all(finished, error);  // of the same step, from before a resume
-  fs::rename(unfinished, finished, error);
-  if (error) throw_error<DataError>("[checkpoint] cannot rename '{}': {}", unfinished.string(), error.message());
   sync_folder(folder);
   remove_old(folder, keep, spare);
   return finished;

@@ -2,6 +2,7 @@
 // Checkpoints: folders that are either whole or not there.
 //
 //   runs/7/checkpoints/step-00000313/weights.safetensors    parameters and buffers, by torchvision's names
+//                                    average.safetensors    the running mean of the weights, where there is one
 //                                    optimizer.safetensors  the optimizer's state
 //                                    state.json             where the run is
 //                                    manifest.json          sizes and checksums of the others, written last
@@ -20,16 +21,17 @@
 namespace bonfire::train {
 
 struct CheckpointContent {
-  nn::StateDict weights, optimizer;
-  std::string state;  // JSON
+  nn::StateCopy weights, optimizer;
+  std::optional<nn::StateCopy> average = {};
+  std::string state = {};  // JSON
 };
 
 std::string checkpoint_name(int64_t step);  // "step-00000313"
 
-// Writes folder/step-N and removes all but the newest `keep` (and the one called `spare`). Returns its path.
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step,
-                                      const CheckpointContent& content, int64_t keep,
-                                      const std::filesystem::path& spare = {});
+// Writes folder/step-N and removes all but the newest `keep` (and the one called `spare`). Returns its path. DataError
+// when it cannot be written: what was there before is still there, and nothing of the new one is.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step, CheckpointContent& content,
+                                      int64_t keep, const std::filesystem::path& spare = {});
 
 // Whether everything the manifest names is there and unchanged; otherwise what is wrong, with the file's name.
 std::optional<std::string> damage_of(const std::filesystem::path& checkpoint);
@@ -41,5 +43,6 @@ std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::pa
 std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // state.json
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);
+std::filesystem::path average_file(const std::filesystem::path& checkpoint);
 
 }  // namespace bonfire::train

@@ -363,6 +363,18 @@ class ReferenceWriter {
   std::string text_;
 };
 
+class KeyLister {
+ public:
+  void section(std::string_view) {}
+  template <class T>
+  void key(std::string_view name, const T&, std::string_view, const KeyOptions& options) {
+    std::vector<std::string> values(options.choices.begin(), options.choices.end());
+    if (std::is_same_v<T, bool>) values = {"true", "false"};
+    keys.emplace_back(name, std::move(values));
+  }
+  std::vector<std::pair<std::string, std::vector<std::string>>> keys;
+};
+
 }  // namespace
 
 std::vector<std::string_view> model_names() {
@@ -396,6 +408,13 @@ std::string config_reference() {
   const Config defaults;
   visit_keys(defaults, writer);
   return kReferenceHead + writer.take();
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> config_keys() {
+  KeyLister lister;
+  const Config defaults;
+  visit_keys(defaults, lister);
+  return lister.keys;
 }
 
 }  // namespace bonfire::train

@@ -41,6 +41,7 @@ struct Config {
 
   int64_t batch_size = 64;
   int64_t epochs = 3;
+  std::optional<int64_t> steps = {};  // empty: as many as the epochs have
   std::string optimizer = "momentum";
   double lr = 0.02;
   double momentum = 0.9;
@@ -76,5 +77,8 @@ Config parse_config(const std::string& yaml, const std::string& name, std::span<
 
 std::string to_yaml(const Config& config);  // every key; parse_config gives the same Config back
 std::string config_reference();             // docs/configuration.md
+
+// Every key, with the values it may have where those are few.
+std::vector<std::pair<std::string, std::vector<std::string>>> config_keys();
 
 }  // namespace bonfire::train

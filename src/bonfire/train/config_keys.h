@@ -81,6 +81,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
 
   visit.section("Optimizer and learning rate");
   visit.key("epochs", c.epochs, "times to go over the training data", some);
+  visit.key("steps", c.steps, "batches to train on, in place of epochs", {.least = 1, .empty = "off"});
   visit.key("optimizer", c.optimizer, "how weights are updated",
             {.choices = {"sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "lars", "lamb"}});
   visit.key("lr", c.lr, "learning rate", positive);

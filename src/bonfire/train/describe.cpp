@@ -5,6 +5,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
+#include "bonfire/train/open_data.h"
 
 namespace bonfire::train {
 
@@ -32,7 +33,36 @@ std::string describe_checkpoint(const fs::path& path) {
   std::optional<std::string> damage = damage_of(path);
   std::string text = fmt::format("checkpoint {}: {}\n", path.string(), damage ? "DAMAGED: " + *damage : "whole");
   if (damage) return text;
-  return text + describe_file(weights_file(path)) + describe_file(optimizer_file(path));
+  text += describe_file(weights_file(path));
+  if (fs::exists(average_file(path))) text += describe_file(average_file(path));
+  return text + describe_file(optimizer_file(path));
+}
+
+std::string describe_data(const OpenedData& data) {
+  std::string text = fmt::format("data {}: {} to train on, {} to test, {} classes\n", data.title, data.train->size(),
+                                 data.test->size(), data.classes);
+  if (data.is_text()) return text;
+  text += fmt::format("  images u8 {}; of pixels / 255: mean {:.4f}, deviation {:.4f}\n", to_string(data.image),
+                      fmt::join(data.mean, " "), fmt::join(data.deviation, " "));
+  constexpr int64_t kCounted = 100'000;  // samples: each is read for its label
+  if (data.train->size() + data.test->size() > kCounted) return text;
+  std::vector<int64_t> train(static_cast<size_t>(data.classes)), test(train.size());
+  auto count = [](const data::Dataset& of, std::vector<int64_t>& counts) {
+    for (int64_t i = 0; i < of.size(); ++i) ++counts.at(static_cast<size_t>(data::label_of(of.get(i))));
+  };
+  count(*data.train, train);
+  count(*data.test, test);
+  for (size_t i = 0; i < train.size(); ++i)
+    text += fmt::format("  {:<16} {:>8} {:>8}\n", data.class_names[i], train[i], test[i]);
+  return text;
+}
+
+// Text or images, as it turns out.
+OpenedData open_any(const fs::path& path) {
+  Config config;
+  config.data = path.string();
+  if (fs::exists(path / "vocab.txt")) config.model = "bert_mini";
+  return open_data(config);
 }
 
 }  // namespace
@@ -46,9 +76,16 @@ std::string describe(const fs::path& path) {
   std::string text;
   for (const std::string& one : skipped) text += "damaged: " + one + "\n";
   if (newest) return text + describe_checkpoint(*newest);
+  std::string reason = skipped.empty() ? "" : skipped[0];
+  try {
+    if (reason.empty() && (path == "generated" || fs::is_directory(path))) return describe_data(open_any(path));
+  } catch (const Error& error) {
+    reason = error.what();
+  }
   throw_error<DataError>(
-      "[inspect] {} is neither a safetensors file, nor a checkpoint, nor a run with a whole checkpoint{}",
-      path.string(), skipped.empty() ? "" : " (" + skipped[0] + ")");
+      "[inspect] {} is neither a safetensors file, nor a checkpoint, nor a run with a whole checkpoint, nor a folder "
+      "of data{}",
+      path.string(), reason.empty() ? "" : " (" + reason + ")");
 }
 
 }  // namespace bonfire::train

@@ -1,12 +1,13 @@
 #pragma once
-// What is in a file or folder of weights, in words, for `bonfire inspect`.
+// What is in a file or folder, in words, for `bonfire inspect`.
 
 #include <filesystem>
 #include <string>
 
 namespace bonfire::train {
 
-// A safetensors file, a checkpoint, or a run (its newest whole checkpoint). DataError when it is none of these.
+// A safetensors file, a checkpoint, a run (its newest whole checkpoint), or a folder of data that open_data() reads.
+// DataError when it is none of these.
 std::string describe(const std::filesystem::path& path);
 
 }  // namespace bonfire::train

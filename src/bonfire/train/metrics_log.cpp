@@ -34,7 +34,8 @@ class MetricsLog final : public Reporter {
            {"top1", report.top1},
            {"lr", report.lr},
            {"samples_per_second", report.samples_per_second},
-           {"data_wait", report.data_wait}});
+           {"data_wait", report.data_wait},
+           {"communication_wait", report.communication_wait}});
   }
   void evaluated(const EvaluationReport& report) override {
     write({{"event", "evaluation"},

@@ -17,9 +17,9 @@ namespace {
 constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Bonfire</title><style>
-:root { --page: #fbfaf8; --card: #fff; --ink: #222; --soft: #6d6a66; --line: #e4e0da; --a: #d9480f; --b: #1864ab; --heat: 217, 72, 15; }
+:root { --page: #fbfaf8; --card: #fff; --ink: #222; --soft: #6d6a66; --line: #e4e0da; --a: #d9480f; --b: #1864ab; --c: #2b8a3e; --heat: 217, 72, 15; }
 @media (prefers-color-scheme: dark) {
-  :root { --page: #171615; --card: #21201e; --ink: #eae7e2; --soft: #a19c95; --line: #3a3734; --a: #ff8c42; --b: #74b9ff; --heat: 255, 140, 66; } }
+  :root { --page: #171615; --card: #21201e; --ink: #eae7e2; --soft: #a19c95; --line: #3a3734; --a: #ff8c42; --b: #74b9ff; --c: #69db7c; --heat: 255, 140, 66; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem; max-width: 68rem; background: var(--page); color: var(--ink); font: 16px/1.45 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: .5rem 0 0; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .6rem; } p { color: var(--soft); margin: .2rem 0 1rem; }
@@ -30,9 +30,10 @@ h1 { font-size: 1.5rem; margin: .5rem 0 0; } h2 { font-size: 1.05rem; margin: 1.
 .tiles b { display: block; font-size: 1.35rem; } .tiles span, figcaption { color: var(--soft); font-size: .85rem; }
 figure { margin: 0; text-align: center; } figure img { width: 100%; image-rendering: pixelated; border-radius: .3rem; } .wrong { color: var(--a); }
 svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .title { font-size: 13px; fill: var(--ink); }
-.grid { stroke: var(--line); } .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .curve.c0 { stroke: var(--a); } .curve.c1 { stroke: var(--b); }
-.dot.c0 { fill: var(--a); } .dot.c1 { fill: var(--b); } svg .legend.c0 { fill: var(--a); } svg .legend.c1 { fill: var(--b); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; } td, th { padding: .25rem .5rem; text-align: right; font-weight: normal; }
+.grid { stroke: var(--line); } .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .curve.c0 { stroke: var(--a); } .curve.c1 { stroke: var(--b); } .curve.c2 { stroke: var(--c); }
+.dot.c0 { fill: var(--a); } .dot.c1 { fill: var(--b); } .dot.c2 { fill: var(--c); } svg .legend.c0 { fill: var(--a); } svg .legend.c1 { fill: var(--b); } svg .legend.c2 { fill: var(--c); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; } td, th { padding: .25rem .5rem; text-align: right; font-weight: normal; white-space: nowrap; }
+.layers td:first-child, .layers th:first-child, .layers td:last-child, .layers th:last-child { text-align: left; } .layers tr + tr { border-top: 1px solid var(--line); } .layers tr:last-child td { font-weight: bold; }
 pre { overflow-x: auto; font-size: .8rem; margin: 0; } details summary { cursor: pointer; }
 </style></head><body>
 )";
@@ -66,8 +67,8 @@ class ReportPage final : public Reporter {
  private:
   void write() {
     read_metrics();
-    std::string page = std::string(kHead) + heading() + tiles() + charts() + predictions() + confusion() + details() +
-                       "</body></html>\n";
+    std::string page = std::string(kHead) + heading() + tiles() + charts() + predictions() + confusion() + layers() +
+                       details() + "</body></html>\n";
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(page))};
     base::write_file_atomically(run_.folder / "report.html", chunks);
   }
@@ -76,11 +77,12 @@ class ReportPage final : public Reporter {
   void read_metrics() {
     train_loss_ = {"training", {}, {}}, test_loss_ = {"test", {}, {}};
     train_top1_ = {"training", {}, {}}, test_top1_ = {"test", {}, {}};
+    computing_ = {"compute", {}, {}}, data_wait_ = {"data", {}, {}}, communication_ = {"communication", {}, {}};
     rate_ = {"rate", {}, {}}, speed_ = {run_.unit + "/s", {}, {}};
     std::ifstream in(run_.folder / "metrics.jsonl");
     auto add = [](Curve& curve, const nlohmann::json& event, const char* key) {
       curve.x.push_back(event.at("step"));
-      curve.y.push_back(event.at(key));
+      curve.y.push_back(event.value(key, 0.0));  // runs that were begun by an older version lack some
     };
     for (std::string text; std::getline(in, text);) {
       nlohmann::json event = nlohmann::json::parse(text, nullptr, false);
@@ -90,6 +92,10 @@ class ReportPage final : public Reporter {
         add(train_top1_, event, "top1");
         add(rate_, event, "lr");
         add(speed_, event, "samples_per_second");
+        add(data_wait_, event, "data_wait");
+        add(communication_, event, "communication_wait");
+        computing_.x.push_back(event.at("step"));
+        computing_.y.push_back(1 - data_wait_.y.back() - communication_.y.back());
       } else if (event.value("event", "") == "evaluation") {
         add(test_loss_, event, "loss");
         add(test_top1_, event, "top1");
@@ -127,7 +133,31 @@ class ReportPage final : public Reporter {
     return "<h2>Curves</h2><div class=\"charts\">" + card(draw_chart({train_loss_, test_loss_}, {"loss", "step"})) +
            card(draw_chart({train_top1_, test_top1_}, {"accuracy", "step", true})) +
            card(draw_chart({rate_}, {"learning rate", "step"})) +
-           card(draw_chart({speed_}, {run_.unit + " a second", "step"})) + "</div>\n";
+           card(draw_chart({speed_}, {run_.unit + " a second", "step"})) +
+           card(draw_chart({computing_, data_wait_, communication_}, {"where the time goes", "step", true})) +
+           "</div>\n";
+  }
+
+  // Layers, and what one sample costs in each.
+  std::string layers() const {
+    if (run_.layers.empty()) return {};
+    std::string text =
+        "<h2>The model: one sample, forward</h2><div class=\"card scroll\"><table class=\"layers\"><tr><th>layer</th>"
+        "<th>output</th><th>parameters</th><th>MFLOP</th><th>kB kept</th><th>ops</th></tr>\n";
+    auto row = [&](const std::string& name, const std::string& output, const ModelRow& of) {
+      text += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.2f}</td><td>{:.1f}</td><td>{}</td></tr>\n",
+                          escape_html(name), output, of.parameters, of.operations * 1e-6, of.bytes * 1e-3,
+                          escape_html(of.ops));
+    };
+    ModelRow sum;
+    for (const ModelRow& of : run_.layers) {
+      row(of.path.empty() ? "(between layers)" : of.path, to_string(of.output), of);
+      sum.parameters += of.parameters;
+      sum.operations += of.operations;
+      sum.bytes += of.bytes;
+    }
+    row("all", "", sum);
+    return text + "</table></div>\n";
   }
 
   const std::string& name_of(int64_t label) const { return run_.class_names.at(static_cast<size_t>(label)); }
@@ -172,13 +202,13 @@ class ReportPage final : public Reporter {
       return fmt::format("<h2></h2><details class=\"card\"><summary>{}</summary><pre>{}</pre></details>\n", title,
                          escape_html(text));
     };
-    return fold("The model", run_.modules) + fold("Every setting of this run", run_.config);
+    return fold("The model as a tree", run_.modules) + fold("Every setting of this run", run_.config);
   }
 
   RunBegins run_;
   EvaluationReport last_;
   RunEnds ended_;
-  Curve train_loss_, test_loss_, train_top1_, test_top1_, rate_, speed_;
+  Curve train_loss_, test_loss_, train_top1_, test_top1_, rate_, speed_, computing_, data_wait_, communication_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bonfire/data/dataset.h"
+#include "bonfire/train/model_table.h"
 
 namespace bonfire::train {
 
@@ -16,9 +17,10 @@ struct RunBegins {
   std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
   std::string unit = "images";  // what a sample is
-  int64_t epochs = 0, steps_per_epoch = 0, batch_size = 0;
+  int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
   int64_t first_step = 0;                 // of this process; more than 0 when resumed
   std::string config = {}, modules = {};  // as YAML; as a tree
+  std::vector<ModelRow> layers = {};      // what each costs
   std::vector<std::string> class_names = {};
 };
 
@@ -27,7 +29,7 @@ struct StepReport {
   int64_t epoch = 0, step = 0;  // both counted from 1, step through all epochs
   double loss = 0, top1 = 0;    // top1: share of the training samples
   double lr = 0, samples_per_second = 0;
-  double data_wait = 0;  // share of the time
+  double data_wait = 0, communication_wait = 0;  // shares of the time; the rest is computing
 };
 
 // One test image and what the model takes it for.
@@ -46,7 +48,7 @@ struct EvaluationReport {
 };
 
 struct RunEnds {
-  std::filesystem::path checkpoint = {}, weights = {};
+  std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
   double best_top1 = 0, last_top1 = 0, seconds = 0;
   bool interrupted = false, stopped_early = false;
 };

@@ -56,6 +56,7 @@ class TensorBoardLog final : public Reporter {
     scalar("train/lr", report.step, report.lr);
     scalar("train/samples_per_second", report.step, report.samples_per_second);
     scalar("train/data_wait", report.step, report.data_wait);
+    scalar("train/communication_wait", report.step, report.communication_wait);
     out_.flush();
   }
   void evaluated(const EvaluationReport& report) override {

@@ -37,17 +37,20 @@ class TerminalReporter final : public Reporter {
     started_ = Clock::now();
     line(fmt::format("training {} ({} parameters) on {}: {} {}, {} to test", run.model, grouped(run.parameters),
                      run.data, grouped(run.train_samples), run.unit, grouped(run.test_samples)));
-    line(fmt::format("{} epochs of {} steps of {} {} on {}", run.epochs, grouped(run.steps_per_epoch), run.batch_size,
-                     run.unit, run.place));
+    bool whole = run.total_steps == run.epochs * run.steps_per_epoch;
+    line(fmt::format("{} of {} {} on {}",
+                     whole ? fmt::format("{} epochs of {} steps", run.epochs, grouped(run.steps_per_epoch))
+                           : fmt::format("{} steps", grouped(run.total_steps)),
+                     run.batch_size, run.unit, run.place));
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
   }
 
   void step(const StepReport& report) override {
-    int64_t all = run_.epochs * run_.steps_per_epoch, done = report.step - run_.first_step;
+    int64_t all = run_.total_steps, done = report.step - run_.first_step;
     double left = done > 0 ? elapsed() / static_cast<double>(done) * static_cast<double>(all - report.step) : 0;
-    std::string numbers = fmt::format("loss {:.4f}  acc {}  {} {}/s  data wait {:.0f} %  ETA {}", report.loss,
-                                      percent(report.top1), grouped(static_cast<int64_t>(report.samples_per_second)),
-                                      run_.unit, 100 * report.data_wait, duration(left));
+    std::string numbers =
+        fmt::format("loss {:.4f}  acc {}  {} {}/s  {}  ETA {}", report.loss, percent(report.top1),
+                    grouped(static_cast<int64_t>(report.samples_per_second)), run_.unit, split(report), duration(left));
     int64_t in_epoch = report.step - (report.epoch - 1) * run_.steps_per_epoch;
     std::string head = fmt::format("epoch {}/{}", report.epoch, run_.epochs);
     if (is_terminal_) {
@@ -78,6 +81,7 @@ class TerminalReporter final : public Reporter {
     line("weights     " + run.weights.string());
     line("checkpoint  " + run.checkpoint.string());
     line("log         " + (run_.folder / "metrics.jsonl").string());
+    if (!run.trace.empty()) line("trace       " + run.trace.string() + " (open it in ui.perfetto.dev)");
     line("try next    bonfire train model=resnet18_small, or data=FOLDER with MNIST's files");
   }
 
@@ -89,6 +93,14 @@ class TerminalReporter final : public Reporter {
     int64_t full = all > 0 ? kWidth * done / all : 0;
     std::string text;
     for (int64_t i = 0; i < kWidth; ++i) text += i < full ? "━" : "─";
+    return text;
+  }
+
+  // Where the time goes: "compute 97 % data 3 %".
+  static std::string split(const StepReport& report) {
+    double computing = 1 - report.data_wait - report.communication_wait;
+    std::string text = fmt::format("compute {:.0f} % data {:.0f} %", 100 * computing, 100 * report.data_wait);
+    if (report.communication_wait > 0) text += fmt::format(" comm {:.0f} %", 100 * report.communication_wait);
     return text;
   }
 

@@ -19,6 +19,7 @@ class Trainer {
 
   void add(std::unique_ptr<Reporter> reporter);
   RunEnds run();
+  void trace_to(const std::filesystem::path& file);  // a Chrome trace of the run, written when it ends; before run()
 
   // Of these weights (a safetensors file) on the test data, by exact counting. Images are brought to the mean and
   // deviation that the weights were trained with, where the file says them.

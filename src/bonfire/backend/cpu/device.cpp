@@ -199,15 +199,18 @@ class CpuQueue final : public Queue {
     for (size_t i = 0; i < program.addresses.size(); ++i)
       if (program.addresses[i].kind == AddressKind::scalars)
         launch.addresses[i] = launch.scalars.data() + program.addresses[i].offset;
-    double* seconds = nullptr;  // [steps]
-    if (program.times != nullptr) seconds = program.times->seconds.emplace_back(program.steps.size(), 0.0).data();
+    StepTimes* times = program.times.get();
+    if (times != nullptr) {
+      times->begins.emplace_back(program.steps.size());
+      times->seconds.emplace_back(program.steps.size());
+    }
     for (size_t first = 0; first < program.steps.size();) {
       const size_t count = independent_steps(program, launch.addresses, first);
       if (count == 1) {
-        run_step(launch, first, seconds);
+        run_step(launch, first, times);
       } else {
         threads_.run(static_cast<int64_t>(count),
-                     [&](int64_t i) { run_step(launch, first + static_cast<size_t>(i), seconds); });
+                     [&](int64_t i) { run_step(launch, first + static_cast<size_t>(i), times); });
       }
       first += count;
     }
@@ -226,7 +229,7 @@ class CpuQueue final : public Queue {
     return group.size();
   }
 
-  void run_step(const Launch& launch, size_t index, double* seconds) {
+  void run_step(const Launch& launch, size_t index, StepTimes* times) {
     const ProgramStep& step = launch.program->steps[index];
     base::InlineVector<void*, 16> operands;
     for (int position : step.inputs) operands.push_back(launch.addresses[position]);
@@ -235,7 +238,8 @@ class CpuQueue final : public Queue {
     const Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
                   step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
     const bool alone = threads_.size() == 1;
-    const double begin = seconds == nullptr ? 0 : seconds_now(alone);
+    if (times != nullptr) times->begins.back()[index] = seconds_now(false);
+    const double begin = times == nullptr ? 0 : seconds_now(alone);
     try {
       step.kernel->run(run);
     } catch (const DataError& error) {  // the user's data, not the device
@@ -243,7 +247,7 @@ class CpuQueue final : public Queue {
     } catch (const Error& error) {
       std::throw_with_nested(DeviceError(step.label + " failed on " + to_string(device_) + ": " + error.what()));
     }
-    if (seconds != nullptr) seconds[index] = seconds_now(alone) - begin;
+    if (times != nullptr) times->seconds.back()[index] = seconds_now(alone) - begin;
   }
 
   Device device_;

@@ -1,0 +1,105 @@
+// What training costs beside its steps.
+//
+//   bench_train [--json FILE]
+//
+// checkpoint: ResNet-18 with momentum, 90 MB: how long training pauses (values are copied) and how long the write takes
+// behind it; steps meanwhile. start: from `./bonfire train` (built) to its first progress line, and what the script
+// adds to the program when there is nothing to build.
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "measure.h"
+#include "bonfire/models/make.h"
+#include "bonfire/optim/optimizers.h"
+#include "bonfire/train/checkpoint_writer.h"
+
+namespace {
+
+using namespace bonfire;
+namespace fs = std::filesystem;
+
+fs::path scratch_folder() {
+  fs::path folder = fs::temp_directory_path() / ("bonfire-bench-" + std::to_string(std::random_device()()));
+  fs::create_directories(folder);
+  return folder;
+}
+
+void row(nlohmann::json& rows, const char* name, double milliseconds, double goal) {
+  std::printf("%-44s %8.1f ms", name, milliseconds);
+  if (goal > 0) std::printf("   goal %.0f ms%s", goal, milliseconds <= goal ? "" : "   NOT REACHED");
+  std::printf("\n");
+  rows.push_back({{"name", name}, {"ms", milliseconds}, {"goal_ms", goal}});
+}
+
+void measure_checkpoint(nlohmann::json& rows) {
+  models::Model model = models::make("resnet18");
+  optim::Momentum optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+  train::CheckpointSource source{.weights = model.state_dict(), .optimizer = {}, .state = "{}"};
+  for (const auto& [name, variable] : optimizer.state()) source.optimizer.push_back({name, variable});
+  fs::path folder = scratch_folder();
+  std::vector<double> pauses, writes;
+  {
+    train::CheckpointWriter writer(folder, {.keep = 2});
+    for (int64_t step = 1; step <= 6; ++step) {
+      auto begin = bench::Clock::now();
+      writer.save(step, source);
+      auto paused = bench::Clock::now();
+      writer.finish();
+      pauses.push_back(1e3 * bench::seconds(paused - begin));
+      writes.push_back(1e3 * bench::seconds(bench::Clock::now() - paused));
+    }
+  }
+  uintmax_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / train::checkpoint_name(6)))
+    bytes += entry.file_size();
+  fs::remove_all(folder);
+  std::printf("checkpoint of resnet18 with momentum, %.0f MB\n", static_cast<double>(bytes) / 1e6);
+  row(rows, "training paused, the first time", pauses[0], 50);
+  row(rows, "training paused, median of the others", bench::median({pauses.begin() + 1, pauses.end()}), 50);
+  row(rows, "written behind it, median", bench::median(writes), 0);
+}
+
+// Until the command has printed a line with `text`.
+double milliseconds_until(const std::string& command, const std::string& text) {
+  auto begin = bench::Clock::now();
+  FILE* pipe = popen(command.c_str(), "r");
+  char line[512];
+  double found = -1;
+  while (pipe != nullptr && fgets(line, sizeof line, pipe) != nullptr)
+    if (found < 0 && std::string(line).find(text) != std::string::npos)
+      found = 1e3 * bench::seconds(bench::Clock::now() - begin);
+  if (pipe != nullptr) pclose(pipe);
+  return found;
+}
+
+void measure_start(nlohmann::json& rows) {
+  std::string root = BONFIRE_SOURCE_DIR, script = root + "/bonfire", program = root + "/build/release/bin/bonfire";
+  if (!fs::exists(root + "/build/release/built_bonfire_program")) {
+    std::printf("start: left out; run ./bonfire version once, which builds the program\n");
+    return;
+  }
+  std::vector<double> with, without, first;
+  for (int i = 0; i < 7; ++i) {
+    with.push_back(milliseconds_until(script + " version", "bonfire"));
+    without.push_back(milliseconds_until(program + " version", "bonfire"));
+  }
+  fs::path folder = scratch_folder();
+  for (int i = 0; i < 3; ++i)
+    first.push_back(milliseconds_until(script + " train steps=60 output=" + folder.string(), "images/s"));
+  fs::remove_all(folder);
+  std::printf("start\n");
+  row(rows, "./bonfire with nothing to build, beyond it", bench::median(with) - bench::median(without), 50);
+  row(rows, "./bonfire train to the first progress line", bench::median(first), 500);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  nlohmann::json rows = nlohmann::json::array();
+  measure_checkpoint(rows);
+  measure_start(rows);
+  if (argc > 2 && std::string(argv[1]) == "--json") std::ofstream(argv[2]) << rows.dump(1) << "\n";
+  return 0;
+}

@@ -1,0 +1,58 @@
+#include "bonfire/train/checkpoint_writer.h"
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::train {
+
+namespace fs = std::filesystem;
+
+CheckpointWriter::CheckpointWriter(fs::path folder, Options options)
+    : folder_(std::move(folder)), options_(std::move(options)) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (writing_.valid()) writing_.wait();
+}
+
+fs::path CheckpointWriter::save(int64_t step, const CheckpointSource& source, const fs::path& spare,
+                                const WeightsFile& weights) {
+  finish();
+  Span span(options_.timeline, "training loop", "copy checkpoint");
+  content_.weights.take(source.weights);
+  content_.optimizer.take(source.optimizer);
+  if (source.average.empty()) {
+    content_.average.reset();
+  } else {
+    if (!content_.average) content_.average.emplace();
+    content_.average->take(source.average);
+  }
+  content_.state = source.state;
+  span.end();
+  writing_ = std::async(std::launch::async, [this, step, spare, weights] { write(step, spare, weights); });
+  return folder_ / checkpoint_name(step);
+}
+
+void CheckpointWriter::write(int64_t step, const fs::path& spare, const WeightsFile& weights) {
+  Span span(options_.timeline, "checkpoint writer", "write " + checkpoint_name(step));
+  try {
+    if (!weights.path.empty()) {
+      nn::StateCopy& evaluated = content_.average ? *content_.average : content_.weights;
+      nn::write_safetensors(weights.path, evaluated.entries(), weights.metadata);
+    }
+    save_checkpoint(folder_, step, content_, options_.keep, spare);
+  } catch (const DataError& error) {
+    throw_error<DataError>(
+        "[checkpoint] {} could not be saved: {}; the checkpoints before it are as they were. Make room or choose "
+        "another output, then go on with resume",
+        checkpoint_name(step), error.what());
+  }
+}
+
+void CheckpointWriter::check() {
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) writing_.get();
+}
+
+void CheckpointWriter::finish() {
+  if (writing_.valid()) writing_.get();
+}
+
+}  // namespace bonfire::train

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/runtime/tuning.h"
+#include "bonfire/train/trainer_state.h"
+
+namespace bonfire::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+nn::StateDict optimizer_state(const optim::Optimizer& optimizer) {
+  nn::StateDict state;
+  for (const auto& [name, variable] : optimizer.state()) state.push_back({name, variable});
+  return state;
+}
+
+}  // namespace
+
+// `resume` may name a checkpoint, a run, or say auto for the newest run of the output folder.
+std::optional<fs::path> Trainer::State::checkpoint_to_resume() {
+  if (config.resume.empty()) return {};
+  std::vector<fs::path> places;
+  if (config.resume == "auto") {
+    std::vector<std::pair<int, fs::path>> runs;
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(config.output, ignored))
+      if (int number = std::atoi(entry.path().filename().c_str()); number > 0) runs.emplace_back(number, entry.path());
+    std::sort(runs.rbegin(), runs.rend());
+    for (const auto& [number, run] : runs) places.push_back(run);
+    if (places.empty()) return {};  // nothing to resume yet: begin
+  } else {
+    places.push_back(config.resume);
+  }
+  for (const fs::path& run : places) {
+    if (fs::exists(run / "manifest.json")) {
+      if (auto damage = damage_of(run))
+        throw_error<DataError>("[train] the checkpoint {} is damaged: {}", run.string(), *damage);
+      folder = run.parent_path().parent_path();
+      return run;
+    }
+    std::vector<std::string> skipped;
+    std::optional<fs::path> found = newest_checkpoint(run / "checkpoints", &skipped);
+    for (const std::string& text : skipped) note("skipped a damaged checkpoint: " + text);
+    if (!found) continue;
+    folder = run;
+    return found;
+  }
+  if (config.resume == "auto") return {};
+  throw_error<ConfigError>(
+      "[train] there is no whole checkpoint in '{}'; resume wants a run's folder or a checkpoint's", config.resume);
+}
+
+void Trainer::State::restore(const fs::path& checkpoint) {
+  nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(checkpoint), nullptr, false);
+  if (state.is_object() && state.value("model", config.model) != config.model)
+    throw_error<ConfigError>(
+        "[train] {} is a checkpoint of {}, this run trains {}; set model={}, or take what fits with init_from and "
+        "strict=false",
+        checkpoint.string(), state["model"].get<std::string>(), config.model, state["model"].get<std::string>());
+  nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
+  nn::load_state_dict(optimizer_state(*optimizer), optimizer_file(checkpoint));
+  if (average && fs::exists(average_file(checkpoint))) {
+    average->model().load(average_file(checkpoint));
+  } else if (average) {
+    average->begin_anew();
+    note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
+  }
+  try {
+    step = state.at("step");
+    train->seek({state.at("loader").at("epoch"), state.at("loader").at("batch")});
+    random_state().step = state.at("random_step");
+    best_top1 = state.at("best_top1");
+    last_top1 = state.at("last_top1");
+    evaluations_without_gain = state.at("evaluations_without_gain");
+    best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
+    runtime::set_tuning_record(state.at("kernels").dump());
+  } catch (const nlohmann::json::exception& error) {
+    throw_error<DataError>("[train] {}/state.json: {}", checkpoint.string(), error.what());
+  }
+  last_checkpoint = checkpoint;
+}
+
+void Trainer::State::save() {
+  data::LoaderPosition position = train->position();
+  nlohmann::json state{{"model", config.model},
+                       {"step", step},
+                       {"loader", {{"epoch", position.epoch}, {"batch", position.batch}}},
+                       {"random_step", random_state().step},
+                       {"best_top1", best_top1},
+                       {"last_top1", last_top1},
+                       {"evaluations_without_gain", evaluations_without_gain},
+                       {"best_checkpoint", best_checkpoint.filename().string()},
+                       {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
+  CheckpointSource source{model->state_dict(), optimizer_state(*optimizer),
+                          average ? average->model().state_dict() : nn::StateDict{}, state.dump(1)};
+  WeightsFile best;
+  if (!best_checkpoint.empty() && best_checkpoint.filename() == checkpoint_name(step))
+    best = {folder / "best.safetensors",
+            {{"model", config.model},
+             {"image", nlohmann::json(opened.image.extents()).dump()},
+             {"class_names", nlohmann::json(opened.class_names).dump()},
+             {"mean", nlohmann::json(opened.mean).dump()},
+             {"deviation", nlohmann::json(opened.deviation).dump()}}};
+  last_checkpoint = writer->save(step, source, best_checkpoint, best);
+}
+
+}  // namespace bonfire::train

@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bonfire/base/error.h"
+#include "bonfire/ops/loss.h"
+#include "bonfire/ops/softmax.h"
+#include "bonfire/train/trainer_state.h"
+
+namespace bonfire::train {
+
+namespace fs = std::filesystem;
+
+// Counts what is taken for what, and keeps some images: all wrong ones until there are enough, and a few right ones.
+void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const {
+  if (opened.is_text()) return;
+  constexpr size_t kWrong = 16, kRight = 8;
+  auto classes = static_cast<size_t>(opened.classes);
+  std::vector<float> shares = softmax(logits.to(DType::f32), -1).to_vector<float>();
+  std::vector<int64_t> labels = label.to_vector<int64_t>();
+  report.confusion.resize(classes * classes);
+  auto wrong = static_cast<size_t>(std::count_if(report.predictions.begin(), report.predictions.end(),
+                                                 [](const Prediction& p) { return p.label != p.predicted; }));
+  size_t right = report.predictions.size() - wrong;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    auto row = std::span(shares).subspan(i * classes, classes);
+    auto predicted = static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    ++report.confusion[static_cast<size_t>(labels[i]) * classes + predicted];
+    bool is_wrong = labels[i] != static_cast<int64_t>(predicted);
+    if (is_wrong ? wrong++ >= kWrong : right++ >= kRight) continue;
+    int64_t index = first + static_cast<int64_t>(i);
+    Prediction kept{index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input};
+    report.predictions.insert(
+        is_wrong ? report.predictions.begin() + static_cast<int64_t>(wrong) - 1 : report.predictions.end(),
+        std::move(kept));
+  }
+}
+
+EvaluationReport Trainer::State::measure(int64_t epoch) const {
+  NoGrad no_grad;
+  const models::Model& judged = evaluated_model();
+  judged.eval();
+  double loss = 0, first = 0, fifth = 0, targets = 0;
+  EvaluationReport report{.epoch = epoch + 1, .step = step};
+  int64_t five = std::min<int64_t>(5, opened.classes);
+  for (const auto& [input, label] : test->epoch(epoch)) {
+    Tensor logits = logits_of(judged, input), target = targets_of(label), counted = count_targets(target);
+    Tensor mean_loss = cross_entropy(logits, target), top1 = top_k_correct(logits, target);
+    Tensor top5 = top_k_correct(logits, target, five);
+    judge(logits, label, static_cast<int64_t>(targets), report);
+    double count = counted.item();
+    loss += mean_loss.item() * count;
+    first += top1.item();
+    fifth += top5.item();
+    targets += count;
+  }
+  model->train();  // and the mean of its weights stays as it is
+  report.loss = loss / targets;
+  report.top1 = first / targets;
+  report.top5 = fifth / targets;
+  return report;
+}
+
+bool Trainer::State::evaluate(int64_t epoch) {
+  Span span(timeline.get(), "training loop", "evaluate");
+  EvaluationReport report = measure(epoch);
+  span.end();
+  last_top1 = report.top1;
+  bool best = last_top1 > best_top1;
+  if (best) {
+    best_top1 = last_top1;
+    best_checkpoint = folder / "checkpoints" / checkpoint_name(step);
+  }
+  evaluations_without_gain = best ? 0 : evaluations_without_gain + 1;
+  report.best = best;
+  tell(&Reporter::evaluated, report);
+  return !config.early_stop || evaluations_without_gain < *config.early_stop;
+}
+
+void Trainer::State::take_pixels_from(const fs::path& weights) {
+  nn::SafetensorsMetadata said = nn::SafetensorsFile::open(weights).metadata();
+  try {
+    if (said.contains("mean") && !opened.is_text())
+      set_pixels(nlohmann::json::parse(said["mean"]).get<std::vector<float>>(),
+                 nlohmann::json::parse(said["deviation"]).get<std::vector<float>>());
+  } catch (const nlohmann::json::exception& error) {
+    throw_error<DataError>("[train] {}: mean and deviation of pixels: {}", weights.string(), error.what());
+  }
+}
+
+EvaluationReport Trainer::evaluate(const fs::path& weights) {
+  State& s = *state_;
+  s.config.init_from.clear();
+  s.config.ema_decay.reset();  // the weights are what they are
+  s.prepare();
+  s.model->load(weights);
+  s.take_pixels_from(weights);
+  return s.measure(0);
+}
+
+}  // namespace bonfire::train

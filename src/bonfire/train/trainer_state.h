@@ -1,0 +1,88 @@
+#pragma once
+// The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
+// up again, trainer_evaluation.cpp what is counted on the test data.
+
+#include <optional>
+
+#include "bonfire/data/loader.h"
+#include "bonfire/models/make.h"
+#include "bonfire/optim/optimizer.h"
+#include "bonfire/runtime/compile.h"
+#include "bonfire/runtime/plan.h"
+#include "bonfire/train/checkpoint_writer.h"
+#include "bonfire/train/open_data.h"
+#include "bonfire/train/trainer.h"
+#include "bonfire/train/weight_average.h"
+
+namespace bonfire::train {
+
+struct Trainer::State {
+  Config config;
+  std::vector<std::unique_ptr<Reporter>> reporters;
+  std::filesystem::path folder;
+  Device place;
+  OpenedData opened;
+  std::optional<models::Model> model;
+  std::optional<optim::Optimizer> optimizer;
+  std::optional<WeightAverage> average;
+  std::unique_ptr<data::DataLoader> train, test;
+  Tensor mean, deviation;  // of pixels
+
+  int64_t step = 0;  // done
+  double best_top1 = -1, last_top1 = 0;
+  int64_t evaluations_without_gain = 0;
+  std::filesystem::path best_checkpoint, last_checkpoint;
+
+  // Only when a trace is asked for. Nodes are traced over some steps near the beginning, the rest throughout.
+  std::unique_ptr<Timeline> timeline;
+  std::filesystem::path trace_file;
+  int64_t first_step = 0;
+  std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
+
+  std::unique_ptr<CheckpointWriter> writer;  // behind what it notes its times in
+
+  template <class Event>
+  void tell(void (Reporter::*event)(const Event&), const Event& what) {
+    for (auto& reporter : reporters) (*reporter.*event)(what);
+  }
+  void note(const std::string& text) {
+    for (auto& reporter : reporters) reporter->note(text);
+  }
+
+  int64_t total_steps() const { return config.steps.value_or(config.epochs * train->batches_per_epoch()); }
+  double total_epochs() const {
+    return static_cast<double>(total_steps()) / static_cast<double>(train->batches_per_epoch());
+  }
+  const models::Model& evaluated_model() const { return average ? average->model() : *model; }
+  // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
+  Tensor logits_of(const models::Model& of, const Tensor& input) const;
+  Tensor targets_of(const Tensor& label) const;
+  static Tensor count_targets(const Tensor& target);  // those that are not left out: i64, rank 0
+
+  void prepare();
+  void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
+  void take_pixels_from(const std::filesystem::path& weights);  // as the file says, where it does
+
+  std::optional<std::filesystem::path> checkpoint_to_resume();
+  void restore(const std::filesystem::path& checkpoint);
+  void save();
+
+  RunBegins beginning(const std::string& resumed_from) const;
+  RunEnds train_all();
+  bool train_epoch(int64_t epoch);  // false: asked to stop inside it
+  void trace_nodes();               // before each step
+  void collect_nodes();
+
+  EvaluationReport measure(int64_t epoch) const;
+  bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
+  void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
+
+  class Tally;
+  struct Micro {
+    Compiled<std::vector<Tensor>> add, update;  // only adds to the gradients; adds and updates
+  };
+  std::unique_ptr<Micro> micro;
+  Micro make_steps();
+};
+
+}  // namespace bonfire::train

@@ -1,0 +1,80 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/nearest.h"
+#include "tools/command.h"
+
+namespace bonfire::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "bench_";
+
+struct Wanted {
+  std::string name;
+  std::vector<std::string> rest;
+};
+
+// The benchmarks lie beside this program: bench/NAME.cpp is bench_NAME.
+fs::path folder_of_this_program() {
+  std::error_code error;
+  fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (error) throw_error<DataError>("[bench] cannot tell where this program is: {}", error.message());
+  return self.parent_path();
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (std::string name = entry.path().filename(); name.starts_with(kPrefix))
+      names.push_back(name.substr(kPrefix.size()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int run(const Wanted& wanted) {
+  fs::path folder = folder_of_this_program();
+  std::vector<std::string> names = names_in(folder);
+  if (wanted.name.empty()) {
+    for (const std::string& name : names) std::printf("%s\n", name.c_str());
+    return 0;
+  }
+  fs::path program = folder / (std::string(kPrefix) + wanted.name);
+  if (!fs::exists(program)) {
+    std::string nearest = base::nearest(wanted.name, names);
+    throw_error<ConfigError>(
+        "[bench] there is no {}{}; `./bonfire bench NAME` builds what bench/NAME.cpp says (it needs libbenchmark-dev)",
+        program.string(), nearest.empty() ? "" : "; the nearest is '" + nearest + "'");
+  }
+  std::vector<std::string> words = wanted.rest;
+  words.insert(words.begin(), program.string());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(program.c_str(), arguments.data());
+  throw_error<DataError>("[bench] cannot start {}: {}", program.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+void add_bench(Command program) {
+  Command command = program.add("bench", "Runs a benchmark of bench/",
+                                "bonfire bench                                       the benchmarks there are\n"
+                                "bonfire bench cpu --peer-python python3             beside PyTorch, where it has it\n"
+                                "bonfire bench spine --json spine.json               what it measured, for scripts");
+  auto wanted = std::make_shared<Wanted>();
+  command.optional_argument("name", wanted->name, "spine, cpu, gemm, ...: bench/NAME.cpp; none: lists them");
+  command.takes_the_rest(wanted->rest);
+  command.runs([wanted] { return run(*wanted); });
+}
+
+}  // namespace bonfire::tools
