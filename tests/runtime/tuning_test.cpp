@@ -40,6 +40,19 @@ std::vector<Candidate> two_candidates(const KernelRequest& request) {
 }
 const bool registered = register_kernel("choice_for_test", DeviceType::cpu, two_candidates);
 
+const Op& layouts_op = register_op({.name = "layouts_for_test", .infer = same_spec});
+
+// One algorithm in two layouts, and another one that is far quicker.
+std::vector<Candidate> two_layouts(const KernelRequest& request) {
+  std::vector<Candidate> list = two_candidates(request);
+  Candidate other = two_candidates(request)[0];
+  list[0].name = "slow:nchw";
+  other.name = "slow:nhwc";
+  list.push_back(std::move(other));
+  return list;
+}
+const bool layouts_registered = register_kernel("layouts_for_test", DeviceType::cpu, two_layouts);
+
 class Tuning : public ::testing::Test {
  protected:
   Tuning() {
@@ -123,6 +136,15 @@ TEST_F(Tuning, ACandidateThatIsFarBehindIsRunOnce) {
   EXPECT_GE(slow_runs, 1);
   EXPECT_LE(slow_runs, 5);  // more than once only where the machine was busy
   EXPECT_GT(tuning_seconds(), 0);
+}
+
+TEST_F(Tuning, AnAlgorithmThatIsFarBehindInOneLayoutIsNotTriedInAnother) {
+  setenv("BONFIRE_TUNE", "full", 1);
+  const Layout arriving[] = {{}};
+  GraphNode* node = graph_.add(layouts_op, {{graph_.add_input(LeafKind::feed, {{64}, DType::f32, {}}), 0}});
+  std::vector<double> times = candidate_times(*node, candidates_for({*node, arriving}));
+  EXPECT_EQ(times[0], times[2]);
+  EXPECT_GT(times[0], 1e6);
 }
 
 TEST_F(Tuning, KeysNameThreadsAndProcessor) {

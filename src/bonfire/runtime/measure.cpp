@@ -107,31 +107,79 @@ double undisturbed(Queue& queue, Kernel& kernel, const Operands& operands) {
   return least;
 }
 
+// Times of candidates while they are measured.
+class Contest {
+ public:
+  explicit Contest(const std::vector<Candidate>& candidates)
+      : candidates_(candidates), times_(candidates.size(), kUnknown) {}
+
+  void note(size_t i, double nanoseconds) {
+    times_[i] = std::min(times_[i], nanoseconds);
+    best_ = std::min(best_, nanoseconds);
+  }
+  bool near(size_t i, double factor) const { return times_[i] <= factor * best_; }
+  size_t count_near(double factor) const {
+    size_t count = 0;
+    for (size_t i = 0; i < times_.size(); ++i) count += near(i, factor) ? 1 : 0;
+    return count;
+  }
+  // Takes the time of the same algorithm in another layout where that is hopeless.
+  bool follows_another(size_t i) {
+    constexpr double kHopeless = 1.8;  // layouts seldom make a difference of a third
+    for (size_t j = 0; j < times_.size(); ++j) {
+      if (j == i || times_[j] == kUnknown || near(j, kHopeless) || algorithm(j) != algorithm(i)) continue;
+      times_[i] = times_[j];
+      return true;
+    }
+    return false;
+  }
+  std::vector<double> times() const { return times_; }
+
+ private:
+  static constexpr double kUnknown = std::numeric_limits<double>::infinity();
+  std::string_view algorithm(size_t i) const {
+    std::string_view name = candidates_[i].name;
+    size_t colon = name.rfind(':');
+    return colon == std::string_view::npos ? std::string_view() : name.substr(0, colon);
+  }
+
+  const std::vector<Candidate>& candidates_;
+  std::vector<double> times_;
+  double best_ = kUnknown;
+};
+
 }  // namespace
 
 std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates) {
   Operands operands(node, candidates);
   Queue& queue = queue_of(node.device());
-  std::vector<std::unique_ptr<Kernel>> kernels;
-  for (const Candidate& candidate : candidates) kernels.push_back(candidate.build());
-  std::vector<double> times(candidates.size(), std::numeric_limits<double>::infinity());
-  double best = std::numeric_limits<double>::infinity(), spent = 0;
-  // Each round runs those that are still near the best; the first one also warms up. Long kernels get two rounds, short
-  // ones, whose times vary more, as many as a few milliseconds allow; two where there is nothing to choose.
+  std::vector<std::unique_ptr<Kernel>> kernels(candidates.size());
+  Contest contest(candidates);
+  double spent = 0;
+  // The first round runs all, the plainest last, and warms up; each further one those that are still near the best,
+  // while there is something to decide. Long kernels get two rounds, short ones, whose times vary more, as many as a
+  // few milliseconds allow.
   constexpr int kMostRounds = 40, kFewRounds = 4;
   constexpr double kLong = 4e7, kShort = 3e6;  // nanoseconds spent on the node
-  for (int round = 1; round <= kMostRounds; ++round) {
-    if ((round > 2 && (spent > kLong || kernels.size() == 1)) || (round > kFewRounds && spent > kShort)) break;
-    double near = round == 2 ? 1.5 : round == 3 ? 1.25 : 1.15;
+  for (size_t i = candidates.size(); i-- > 0;) {
+    if (contest.follows_another(i)) continue;
+    kernels[i] = candidates[i].build();
+    double once = undisturbed(queue, *kernels[i], operands);
+    contest.note(i, once);
+    spent += once;
+  }
+  for (int round = 2; round <= kMostRounds; ++round) {
+    const double near = round == 2 && spent < kLong ? 1.5 : round <= 3 ? 1.25 : 1.15;
+    if (spent > kShort && contest.count_near(near) == 1) break;
+    if ((round > 2 && spent > kLong) || (round > kFewRounds && spent > kShort)) break;
     for (size_t i = 0; i < kernels.size(); ++i) {
-      if (round > 1 && times[i] > near * best) continue;
+      if (kernels[i] == nullptr || !contest.near(i, near)) continue;
       double once = undisturbed(queue, *kernels[i], operands);
-      times[i] = std::min(times[i], once);
-      best = std::min(best, once);
+      contest.note(i, once);
       spent += once;
     }
   }
-  return times;
+  return contest.times();
 }
 
 }  // namespace bonfire::runtime
