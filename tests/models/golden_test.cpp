@@ -128,8 +128,9 @@ void expect_relative(double value, double expected, double tolerance, const std:
   EXPECT_NEAR(value, expected, tolerance * std::fabs(expected)) << what;
 }
 
-// First step: outputs, gradient norms and loss; then the losses of the other steps, buffers and the loss of eval.
-void expect_golden(const golden::Model& expected, Device device = {}) {
+// First step: outputs, gradient norms and loss; then the losses of the other steps, buffers and the loss of eval. What
+// follows from the signs of ReLU inputs may be `slack` times as far off as it may be elsewhere.
+void expect_golden(const golden::Model& expected, Device device = {}, double slack = 1) {
   Training training(expected, device);
   std::vector<double> losses = training.run([&](const std::vector<Tensor>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i)
@@ -138,14 +139,14 @@ void expect_golden(const golden::Model& expected, Device device = {}) {
     for (const golden::Parameter& parameter : expected.parameters) largest = std::max(largest, parameter.gradient.f64);
     for (const golden::Parameter& parameter : expected.parameters) {
       // Some gradients are nothing but rounding: those of a bias that a batch norm takes away again.
-      double tolerance = 1e-4 * parameter.gradient.f64 + 1e-6 * largest;
+      double tolerance = slack * 1e-4 * parameter.gradient.f64 + 1e-6 * largest;
       EXPECT_NEAR(norm_of(training.variable(parameter.name).grad()), parameter.gradient.f64, tolerance)
           << parameter.name;
     }
   });
   expect_relative(losses[0], expected.losses_f64[0], 1e-5, "loss of the first step");
   for (size_t step = 1; step < losses.size(); ++step)
-    expect_relative(losses[step], expected.losses_f64[step], 1e-4, "loss of step " + std::to_string(step));
+    expect_relative(losses[step], expected.losses_f64[step], slack * 1e-4, "loss of step " + std::to_string(step));
 
   size_t compared = 0;
   for (const golden::Buffer& buffer : expected.buffers)
@@ -159,7 +160,8 @@ void expect_golden(const golden::Model& expected, Device device = {}) {
   training.model().eval();
   NoGrad no_grad;
   auto next = static_cast<int64_t>(losses.size());
-  expect_relative(training.loss(training.outputs(next), next).item(), expected.eval_loss_f64, 1e-4, "loss of eval");
+  expect_relative(training.loss(training.outputs(next), next).item(), expected.eval_loss_f64, slack * 1e-4,
+                  "loss of eval");
 }
 
 class Golden : public ::testing::TestWithParam<const char*> {
@@ -202,7 +204,10 @@ TEST_P(GoldenOfCandidates, EachForcedTrainsAsInPyTorch) {
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     ForcedKernel forced(name);
-    expect_golden(expected);
+    // Its rounding is some ten times that of others: with some compilers enough to turn a ReLU of this net
+    // (tests/golden/README.md, "Why that seed").
+    bool turns = name == "winograd4" && expected.name == "resnet18_small";
+    expect_golden(expected, {}, turns ? 5 : 1);
   }
 }
 
@@ -217,7 +222,8 @@ TEST_P(GoldenOnCuda, TrainsAsInPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenOnCuda, ::testing::Values("mlp", "mnist_cnn", "resnet18_small"),
                          [](const auto& info) { return std::string(info.param); });
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenOfCandidates, ::testing::Values("mnist_cnn", "two_headed", "resnet18_small"),
+INSTANTIATE_TEST_SUITE_P(Models, GoldenOfCandidates,
+                         ::testing::Values("mnist_cnn", "tanh_net", "two_headed", "resnet18_small"),
                          [](const auto& info) { return std::string(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
