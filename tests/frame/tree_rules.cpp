@@ -59,6 +59,33 @@ int layer_of(const std::string& path, const std::vector<std::string>& layers) {
   return kUnknown;
 }
 
+// Markdown files of `root` and its docs/, sorted.
+std::vector<fs::path> pages(const fs::path& root) {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : {root, root / "docs"})
+    if (fs::exists(folder))
+      for (const auto& entry : fs::directory_iterator(folder))
+        if (entry.path().extension() == ".md") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Files that a line of Markdown links to, [words](file#part), outside of `code`.
+std::vector<std::string> link_targets(const std::string& line) {
+  std::string text;
+  bool in_code = false;
+  for (char c : line) {
+    if (c == '`') in_code = !in_code;
+    if (!in_code) text += c;
+  }
+  std::vector<std::string> targets;
+  for (size_t at = text.find("]("); at != std::string::npos; at = text.find("](", at + 1)) {
+    std::string target = text.substr(at + 2, text.find_first_of(")#", at) - at - 2);
+    if (!target.empty() && target.find("://") == std::string::npos) targets.push_back(target);
+  }
+  return targets;
+}
+
 }  // namespace
 
 std::vector<std::string> read_layers(const fs::path& file) {
@@ -106,6 +133,21 @@ std::vector<std::string> file_faults(const fs::path& root) {
     for (const fs::path& part : file)
       if (vague.contains(part.stem().string()))
         faults.push_back(fmt::format("{}: '{}' does not say what is inside", file.string(), part.string()));
+  }
+  return faults;
+}
+
+std::vector<std::string> link_faults(const fs::path& root) {
+  std::vector<std::string> faults;
+  for (const fs::path& file : pages(root)) {
+    bool in_code = false;
+    for (const std::string& line : read_lines(file)) {
+      if (line.starts_with("```")) in_code = !in_code;
+      if (in_code) continue;
+      for (const std::string& target : link_targets(line))
+        if (!fs::exists(file.parent_path() / target))
+          faults.push_back(fmt::format("{}: there is no {}", fs::relative(file, root).string(), target));
+    }
   }
   return faults;
 }

@@ -18,4 +18,8 @@ std::vector<std::string> layering_faults(const std::filesystem::path& root, cons
 // Headers have at most 300 lines, sources at most 600, and no file is called utils, helpers, common or misc.
 std::vector<std::string> file_faults(const std::filesystem::path& root);
 
+// Links and pictures of the Markdown files in `root` and in its docs/ lead to files that are there. Addresses elsewhere
+// are not looked at, nor is what stands in code.
+std::vector<std::string> link_faults(const std::filesystem::path& root);
+
 }  // namespace bonfire::frame

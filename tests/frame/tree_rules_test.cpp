@@ -30,6 +30,8 @@ TEST(SourceTree, FilesAreShortAndNamedForWhatTheyHold) {
     }
 }
 
+TEST(SourceTree, LinksInItsPagesLeadToFilesThatAreThere) { EXPECT_EQ(lines_of(link_faults(kTree)), ""); }
+
 // A small tree of real files that is gone afterwards.
 class TreeRules : public testing::Test {
  protected:
@@ -103,6 +105,18 @@ TEST_F(TreeRules, LongFilesAndVagueNamesAreFaults) {
             "a.h has 301 lines, more than 300\n"
             "b.cpp has 601 lines, more than 600\n"
             "utils/c.h: 'utils' does not say what is inside\n");
+}
+
+TEST_F(TreeRules, ALinkToAFileThatIsNotThereIsAFault) {
+  write("docs/guide.md", "[up](../README.md#part), ![picture](images/a.png) and [train](train.md)\n");
+  write("docs/images/a.png", "");
+  write("README.md", "[guide](docs/guide.md), [here](#part), [there](https://example.org/none)\n");
+  EXPECT_EQ(lines_of(link_faults(root_)), "docs/guide.md: there is no train.md\n");
+}
+
+TEST_F(TreeRules, LinksInCodeAreNone) {
+  write("README.md", "`[a](b.md)`\n```cpp\nauto f = [&](int x) { return x; };\n```\n[c](d.md)\n");
+  EXPECT_EQ(lines_of(link_faults(root_)), "README.md: there is no d.md\n");
 }
 
 }  // namespace
