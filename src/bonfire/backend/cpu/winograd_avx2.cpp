@@ -16,6 +16,9 @@ struct Isa {
 
 }  // namespace
 
-WinogradKernels winograd_kernels_avx2() { return winograd_kernels<Isa>(); }
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::avx2>() {
+  return winograd_kernels<Isa>();
+}
 
 }  // namespace bonfire::cpu

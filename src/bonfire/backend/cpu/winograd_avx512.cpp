@@ -16,6 +16,9 @@ struct Isa {
 
 }  // namespace
 
-WinogradKernels winograd_kernels_avx512() { return winograd_kernels<Isa>(); }
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::avx512>() {
+  return winograd_kernels<Isa>();
+}
 
 }  // namespace bonfire::cpu

@@ -16,6 +16,9 @@ struct Isa {
 
 }  // namespace
 
-WinogradKernels winograd_kernels_generic() { return winograd_kernels<Isa>(); }
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::generic>() {
+  return winograd_kernels<Isa>();
+}
 
 }  // namespace bonfire::cpu

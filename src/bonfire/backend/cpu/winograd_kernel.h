@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "bonfire/backend/cpu/simd.h"
+#include "bonfire/backend/cpu/vector_tables.h"
 
 namespace bonfire::cpu {
 
@@ -97,12 +97,16 @@ struct WinogradKernels {
   WinogradKernel f2x3, f4x3, f2x5;  // F(2 x 2, 3 x 3), ...
 };
 
-WinogradKernels winograd_kernels_generic();
-WinogradKernels winograd_kernels_neon();
-WinogradKernels winograd_kernels_avx2();
-WinogradKernels winograd_kernels_avx512();
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::generic>();
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::neon>();
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::avx2>();
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::avx512>();
 
-// That of instruction_set(); null where there is no such algorithm.
+// Of vector_table(); null where there is no such algorithm.
 const WinogradKernel* winograd_kernel(int64_t tile, int64_t kernel);
 
 }  // namespace bonfire::cpu

@@ -17,6 +17,9 @@ struct Isa {
 
 }  // namespace
 
-WinogradKernels winograd_kernels_neon() { return winograd_kernels<Isa>(); }
+template <>
+WinogradKernels make_table<WinogradKernels, VectorFamily::neon>() {
+  return winograd_kernels<Isa>();
+}
 
 }  // namespace bonfire::cpu
