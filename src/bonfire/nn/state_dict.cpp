@@ -146,6 +146,20 @@ void save_state_dict(const StateDict& state, const std::filesystem::path& file, 
   write_safetensors(file, StateCopy(state).entries(), metadata);
 }
 
+size_t bytes_of(const StateDict& state) {
+  std::unordered_set<const VariableState*> counted;
+  size_t total = 0;
+  for (const auto& [name, variable] : state)
+    if (counted.insert(&variable.state()).second) total += variable.spec().bytes();
+  return total;
+}
+
+void StateCopy::reserve(size_t bytes) {
+  if (bytes <= capacity_) return;
+  bytes_ = std::make_unique<std::byte[]>(bytes);
+  capacity_ = bytes;
+}
+
 void StateCopy::take(const StateDict& state) {
   struct Place {
     size_t offset;                 // bytes
@@ -155,14 +169,17 @@ void StateCopy::take(const StateDict& state) {
   size_t total = 0;
   for (const auto& [name, variable] : state)
     if (places.try_emplace(&variable.state(), Place{total, {}}).second) total += variable.spec().bytes();
-  bytes_.resize(total);
+  if (total > capacity_) {
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(total);
+    capacity_ = total;
+  }
   entries_.clear();
   layouts_.clear();
   reordered_.clear();
   in_order_ = false;
   for (const auto& [name, variable] : state) {
     Place& place = places.at(&variable.state());
-    std::span<std::byte> bytes = std::span(bytes_).subspan(place.offset, variable.spec().bytes());
+    std::span<std::byte> bytes = std::span(bytes_.get() + place.offset, variable.spec().bytes());
     if (!place.layout) place.layout = variable.save_as_it_lies(bytes);
     entries_.push_back({name, variable.dtype(), variable.shape(), bytes});
     layouts_.push_back(*place.layout);

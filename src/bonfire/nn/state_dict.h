@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <iosfwd>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,17 +55,23 @@ class StateCopy {
   StateCopy(StateCopy&&) = default;
   StateCopy& operator=(StateCopy&&) = default;
 
+  // Memory for values of so many bytes, touched, so that the first take() need not wait for it.
+  void reserve(size_t bytes);
+
   void take(const StateDict& state);  // waits for launches that are in flight; a tied variable is copied once
   // Row-major; what lies otherwise is put in order by the first call. Valid until the next take().
   std::span<const TensorEntry> entries();
 
  private:
-  std::vector<std::byte> bytes_;  // all of them, each as it lies on its device
+  std::unique_ptr<std::byte[]> bytes_;  // [capacity_]: all of them, each as it lies on its device
+  size_t capacity_ = 0;
   std::vector<TensorEntry> entries_;
   std::vector<Layout> layouts_;  // of each entry
   std::vector<std::vector<std::byte>> reordered_;
   bool in_order_ = true;
 };
+
+size_t bytes_of(const StateDict& state);  // of all values; a tied variable counts once
 
 // As safetensors, atomically: either the whole new file is there, or what was there before.
 void save_state_dict(const StateDict& state, const std::filesystem::path& file,

@@ -13,6 +13,17 @@ CheckpointWriter::~CheckpointWriter() {
   if (writing_.valid()) writing_.wait();
 }
 
+void CheckpointWriter::prepare(const CheckpointSource& source) {
+  finish();
+  size_t weights = nn::bytes_of(source.weights), optimizer = nn::bytes_of(source.optimizer);
+  size_t average = nn::bytes_of(source.average);
+  writing_ = std::async(std::launch::async, [this, weights, optimizer, average] {
+    content_.weights.reserve(weights);
+    content_.optimizer.reserve(optimizer);
+    if (average > 0) content_.average.emplace().reserve(average);
+  });
+}
+
 fs::path CheckpointWriter::save(int64_t step, const CheckpointSource& source, const fs::path& spare,
                                 const WeightsFile& weights) {
   finish();

@@ -37,6 +37,9 @@ class CheckpointWriter {
   CheckpointWriter(std::filesystem::path folder, Options options);
   ~CheckpointWriter();  // waits; an error that nobody has asked for is lost
 
+  // Gets memory for such checkpoints ready meanwhile, so that the first one is copied as fast as the others.
+  void prepare(const CheckpointSource& source);
+
   // Returns where the checkpoint will be. Waits for the one before, whose error it throws. `spare` is not removed.
   // The weights file is written first: a run that dies in between writes it again after it is resumed.
   std::filesystem::path save(int64_t step, const CheckpointSource& source, const std::filesystem::path& spare = {},

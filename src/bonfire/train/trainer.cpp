@@ -359,6 +359,7 @@ RunEnds Trainer::run() {
   s.first_step = s.step;
   s.writer = std::make_unique<CheckpointWriter>(
       s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
+  s.writer->prepare(s.checkpoint_source());
   std::string yaml = to_yaml(s.config);
   const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
   base::write_file_atomically(s.folder / "config.yaml", chunks);

@@ -84,6 +84,10 @@ void Trainer::State::restore(const fs::path& checkpoint) {
   last_checkpoint = checkpoint;
 }
 
+CheckpointSource Trainer::State::checkpoint_source() const {
+  return {model->state_dict(), optimizer_state(*optimizer), average ? average->model().state_dict() : nn::StateDict{}};
+}
+
 void Trainer::State::save() {
   data::LoaderPosition position = train->position();
   nlohmann::json state{{"model", config.model},
@@ -95,8 +99,8 @@ void Trainer::State::save() {
                        {"evaluations_without_gain", evaluations_without_gain},
                        {"best_checkpoint", best_checkpoint.filename().string()},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
-  CheckpointSource source{model->state_dict(), optimizer_state(*optimizer),
-                          average ? average->model().state_dict() : nn::StateDict{}, state.dump(1)};
+  CheckpointSource source = checkpoint_source();
+  source.state = state.dump(1);
   WeightsFile best;
   if (!best_checkpoint.empty() && best_checkpoint.filename() == checkpoint_name(step))
     best = {folder / "best.safetensors",

@@ -66,6 +66,7 @@ struct Trainer::State {
   std::optional<std::filesystem::path> checkpoint_to_resume();
   void restore(const std::filesystem::path& checkpoint);
   void save();
+  CheckpointSource checkpoint_source() const;  // but for the state of the run
 
   RunBegins beginning(const std::string& resumed_from) const;
   RunEnds train_all();
