@@ -257,6 +257,13 @@ TEST(TrainerErrors, SayWhatToDo) {
   EXPECT_NE(message({"output=" + (folder / "file").string()}).find("choose another output"), std::string::npos);
 }
 
+TEST(TrainerErrors, ALossThatIsNotFiniteEndsTheRunBeforeItIsSaved) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  EXPECT_ERROR(run(small(folder, {"optimizer=sgd", "lr=1e30"}), seen), ConfigError, "use a smaller lr (now 1e+30)");
+  EXPECT_FALSE(newest_checkpoint(seen.begin.folder / "checkpoints").has_value());
+}
+
 TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
   ScratchFolder folder;
   Witness::Seen seen;

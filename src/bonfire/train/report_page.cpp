@@ -81,6 +81,7 @@ class ReportPage final : public Reporter {
     rate_ = {"rate", {}, {}}, speed_ = {run_.unit + "/s", {}, {}};
     std::ifstream in(run_.folder / "metrics.jsonl");
     auto add = [](Curve& curve, const nlohmann::json& event, const char* key) {
+      if (event.contains(key) && event[key].is_null()) return;  // how JSON writes what is no number
       curve.x.push_back(event.at("step"));
       curve.y.push_back(event.value(key, 0.0));  // runs that were begun by an older version lack some
     };

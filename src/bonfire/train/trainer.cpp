@@ -194,10 +194,15 @@ class Trainer::State::Tally {
   void report(int64_t epoch) {
     while (!pending_.empty()) read_one();
     if (samples_ == 0) return;
-    double seconds = std::max(seconds_now() - since_, 1e-9);
+    double seconds = std::max(seconds_now() - since_, 1e-9), loss = loss_ / targets_;
+    if (!std::isfinite(loss))
+      throw_error<ConfigError>(
+          "[train] the loss at step {} is not finite: the weights have grown without bound; use a smaller lr (now {}), "
+          "warmup_epochs or clip_grad_norm. Checkpoints are of steps before",
+          state_.step, state_.optimizer->lr());
     state_.tell(&Reporter::step, StepReport{.epoch = epoch + 1,
                                             .step = state_.step,
-                                            .loss = loss_ / targets_,
+                                            .loss = loss,
                                             .top1 = correct_ / targets_,
                                             .lr = state_.optimizer->lr(),
                                             .samples_per_second = samples_ / seconds,
