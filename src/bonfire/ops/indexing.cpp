@@ -84,6 +84,15 @@ OutputSpecs infer_embedding_gradient(const InferContext& context) {
   return {spec};
 }
 
+// dy, ids, start → start with the rows of dy added to those that ids name.
+OutputSpecs infer_embedding_gradient_add(const InferContext& context) {
+  OutputSpecs rows = infer_embedding_gradient(context);
+  if (!(context.input(2) == rows[0]))
+    throw_error<ShapeError>("[embedding_gradient_add] expected {} to add to, inputs are ({})", to_string(rows[0].shape),
+                            describe_inputs(context));
+  return rows;
+}
+
 OutputSpecs infer_one_hot(const InferContext& context) {
   require_index(context, 0);
   TensorSpec spec = context.input(0);
@@ -126,6 +135,8 @@ const Op& index_select_op = make_op("index_select", infer_index_select, index_se
 const Op& index_add_op = make_op("index_add", infer_index_add, index_add_gradient, AmpRule::full);
 const Op& embedding_op = make_op("embedding", infer_embedding, embedding_rule);
 const Op& embedding_gradient_op = make_op("embedding_gradient", infer_embedding_gradient, nullptr, AmpRule::full);
+const Op& embedding_gradient_add_op =
+    make_op("embedding_gradient_add", infer_embedding_gradient_add, nullptr, AmpRule::full);
 const Op& one_hot_op = make_op("one_hot", infer_one_hot, nullptr);
 
 }  // namespace

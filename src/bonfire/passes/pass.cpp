@@ -11,6 +11,7 @@
 #include "bonfire/passes/fuse_bn_act.h"
 #include "bonfire/passes/fuse_cast_sum.h"
 #include "bonfire/passes/fuse_elementwise.h"
+#include "bonfire/passes/fuse_embedding_add.h"
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
 
@@ -33,6 +34,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(dead_code());
     list.push_back(fuse_linear_cross_entropy());
     list.push_back(fuse_cast_sum());
+    list.push_back(fuse_embedding_add());
     list.push_back(dead_code());
     list.push_back(fuse_bias_act());
     list.push_back(fuse_bn_act());

@@ -86,7 +86,8 @@ std::vector<Candidate> index_select(const KernelRequest& request) {
 }
 std::vector<Candidate> embedding(const KernelRequest& request) { return select_rows(request, 0); }
 
-// embedding_gradient and index_add: values [outer, index, inner] → sums [outer, extent, inner].
+// embedding_gradient, with or without something to add to, and index_add: values [outer, index, inner] → sums [outer,
+// extent, inner].
 struct RowSums {
   std::string op;
   int64_t outer, extent, inner, count;  // count: of the index
@@ -105,8 +106,10 @@ struct RowSums {
     for (int64_t i = count - 1; i >= 0; --i) order[--starts[index[i]]] = i;  // from the ends back to the starts
   }
 
+  // Sums begin with those of `start`, which may be the target, or with zeros where it is null.
   template <class T, class Index>
-  void run(const T* values, const Index* index, T* target, int64_t* workspace, ThreadPool& threads) const {
+  void run(const T* values, const Index* index, const T* start, T* target, int64_t* workspace,
+           ThreadPool& threads) const {
     int64_t *starts = workspace, *order = workspace + extent + 1;
     group(index, starts, order);
     int64_t tiles = (inner + kColumns - 1) / kColumns;
@@ -115,14 +118,17 @@ struct RowSums {
       for (int64_t unit = begin; unit < end; ++unit) {
         int64_t column = unit % tiles * kColumns, row = unit / tiles % extent, block = unit / tiles / extent;
         int64_t columns = std::min(kColumns, inner - column);
-        Accumulator<T> sums[kColumns] = {};
         int64_t last = row == left_out ? starts[row] : starts[row + 1];
+        if (start == target && starts[row] == last) continue;
+        const int64_t place = (block * extent + row) * inner + column;
+        Accumulator<T> sums[kColumns] = {};
+        for (int64_t c = 0; start != nullptr && c < columns; ++c)
+          sums[c] = static_cast<Accumulator<T>>(start[place + c]);
         for (int64_t i = starts[row]; i < last; ++i) {
           const T* source = values + (block * count + order[i]) * inner + column;
           for (int64_t c = 0; c < columns; ++c) sums[c] += static_cast<Accumulator<T>>(source[c]);
         }
-        T* result = target + (block * extent + row) * inner + column;
-        for (int64_t c = 0; c < columns; ++c) result[c] = static_cast<T>(sums[c]);
+        for (int64_t c = 0; c < columns; ++c) target[place + c] = static_cast<T>(sums[c]);
       }
     });
   }
@@ -133,10 +139,12 @@ std::vector<Candidate> sum_rows(const KernelRequest& request, const RowSums& sum
     using T = typename decltype(tag)::type;
     return dispatch_index(request.node.inputs[1].spec().dtype, [&](auto index_tag) {
       using Index = typename decltype(index_tag)::type;
-      std::vector<Candidate> list = one_candidate(request, [sums](const Run& run) {
-        sums.run(run.input<T>(0), run.input<Index>(1), run.output<T>(), static_cast<int64_t*>(run.workspace),
-                 *run.threads);
+      const bool adds = request.node.inputs.size() > 2;
+      std::vector<Candidate> list = one_candidate(request, [sums, adds](const Run& run) {
+        sums.run(run.input<T>(0), run.input<Index>(1), adds ? run.input<T>(2) : nullptr, run.output<T>(),
+                 static_cast<int64_t*>(run.workspace), *run.threads);
       });
+      if (adds) list[0].in_place = {{0, 2}};
       list[0].workspace_bytes = sums.workspace_bytes();
       return list;
     });
@@ -280,7 +288,7 @@ std::vector<Candidate> one_hot(const KernelRequest& request) {
 }  // namespace
 
 BONFIRE_CPU_KERNELS(indexing, {"index_select", index_select}, {"index_add", index_add}, {"embedding", embedding},
-                    {"embedding_gradient", embedding_gradient}, {"gather", gather}, {"scatter_add", scatter_add},
-                    {"one_hot", one_hot})
+                    {"embedding_gradient", embedding_gradient}, {"embedding_gradient_add", embedding_gradient},
+                    {"gather", gather}, {"scatter_add", scatter_add}, {"one_hot", one_hot})
 
 }  // namespace bonfire::cpu
