@@ -1,6 +1,6 @@
 // Trains the small-image ResNet-18 on Fashion-MNIST and reports top-1 and top-5 accuracy.
 //
-//   build/examples/resnet18 --data data/fashion-mnist --limit 6000 --epochs 2
+//   build/examples/resnet18 --data data/fashion_mnist --limit 6000 --epochs 2
 #include <bonfire/bonfire.h>
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 using namespace bonfire;
 
 struct Settings {
-  std::string place, data = "data/fashion-mnist";
+  std::string place, data = "data/fashion_mnist";
   int epochs = 2, log_freq = 50;
   int64_t batch_size = 64, limit = 0;
   double lr = 0.05;
