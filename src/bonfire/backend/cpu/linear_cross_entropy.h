@@ -16,7 +16,9 @@
 #include "bonfire/base/vector_math.h"
 #include "bonfire/ops/loss.h"
 
-namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+namespace bonfire::cpu {
+
+inline namespace BONFIRE_COMPILED_SET {
 
 inline size_t aligned_bytes(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
 
@@ -102,4 +104,6 @@ struct LinearLoss {
   }
 };
 
-}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET
+}  // namespace BONFIRE_COMPILED_SET
+
+}  // namespace bonfire::cpu

@@ -17,7 +17,9 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/vector_math.h"
 
-namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+namespace bonfire::cpu {
+
+inline namespace BONFIRE_COMPILED_SET {
 
 template <class T>
 class LogitsTwice {
@@ -283,4 +285,6 @@ class LogitsTwice {
   int64_t slots_;
 };
 
-}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET
+}  // namespace BONFIRE_COMPILED_SET
+
+}  // namespace bonfire::cpu
