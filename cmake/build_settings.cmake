@@ -28,9 +28,10 @@ endif()
 # Warnings are errors for our own targets; code that includes our headers chooses its own.
 set(warnings -Wall -Wextra -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13) # false alarms on std::string and small fixed arrays
-    list(APPEND warnings -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
-  else() # register_op returns what it keeps, not its argument, which g++ cannot see
+  # False alarms on std::string and small arrays.
+  list(APPEND warnings -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+  # register_op returns what it keeps, not its argument, which g++ cannot see.
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     list(APPEND warnings -Wno-dangling-reference)
   endif()
   if(BONFIRE_SANITIZE) # instrumented code hides initialisations from g++'s analysis

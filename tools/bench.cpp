@@ -45,6 +45,7 @@ int run(const Wanted& wanted) {
   fs::path folder = folder_of_this_program();
   std::vector<std::string> names = names_in(folder);
   if (wanted.name.empty()) {
+    if (names.empty()) std::printf("no benchmark is built in %s: `./bonfire bench NAME` builds one\n", folder.c_str());
     for (const std::string& name : names) std::printf("%s\n", name.c_str());
     return 0;
   }

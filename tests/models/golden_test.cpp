@@ -216,7 +216,9 @@ class GoldenOnCuda : public ::testing::TestWithParam<const char*> {};
 TEST_P(GoldenOnCuda, TrainsAsInPyTorch) {
   std::optional<Device> device = cuda_device();
   if (!device) GTEST_SKIP() << "skipped: no CUDA device";
-  expect_golden(golden::load_model(GetParam()), *device);
+  golden::Model expected = golden::load_model(GetParam());
+  bool turns = expected.name == "resnet18_small";  // cuDNN may take F(4 x 4) as well: see above
+  expect_golden(expected, *device, turns ? 5 : 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenOnCuda, ::testing::Values("mlp", "mnist_cnn", "resnet18_small"),

@@ -7,6 +7,7 @@
 #include "bonfire/ops/reduce.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire {
 namespace {
@@ -81,6 +82,15 @@ TEST(PlanCache, TheSameLoopCompilesOnce) {
   }
   EXPECT_EQ(runtime::cache_statistics().compiled, 1);
   EXPECT_EQ(runtime::cache_statistics().hits, 4);
+}
+
+TEST(Compile, StepsAreCheckedOpByOpWhenNumbersAre) {
+  auto step = compile([](const Tensor& x) { return log(x) * 0.0F; });
+  EXPECT_TRUE(std::isnan(step(Tensor::from<float>({-1}, {1})).item()));
+  set_check_numbers(true);
+  EXPECT_ERROR(step(Tensor::from<float>({-1}, {1})), GraphError, "[log]");
+  EXPECT_EQ(step(Tensor::from<float>({1}, {1})).item(), 0);
+  set_check_numbers(false);
 }
 
 TEST(Compile, TracesOnceAndLaunchesAfterwards) {

@@ -111,6 +111,7 @@ TEST(Config, IsWrittenWholeAndReadBackTheSame) {
 
 TEST(ConfigErrors, NameTheFileTheLineAndTheNearestKey) {
   EXPECT_EQ(message("lr: 1\n\nepoch: 3\n"), "[config] a.yaml:3: there is no key 'epoch'; the nearest is 'epochs'");
+  EXPECT_EQ(message("learning_rate: 1\n"), "[config] a.yaml:1: there is no key 'learning_rate'; the nearest is 'lr'");
   EXPECT_EQ(message("strategy:\n  use_amb: true\n"),
             "[config] a.yaml:2: there is no key 'strategy.use_amb'; the nearest is 'strategy.use_amp'");
   EXPECT_EQ(message("", {"batchsize=3"}),
