@@ -1,0 +1,73 @@
+#pragma once
+// Group: ranks 0 .. size-1 of one job (processes, or threads of one process) that move and reduce numbers together.
+//
+//   comm::Buffer gradients = group->buffer(bytes);                    // where reducing costs least
+//   group->all_reduce({gradients.data(), count, DType::f32}, comm::Reduce::mean);
+//
+// The contract, which tests/comm/conformance_test.cpp holds every backend to:
+// - Every rank calls the same collectives in the same order with the same dtype and count. Any count from 0 is right.
+// - Only one thread of a rank calls at a time. A call returns when this rank's part of the result is there.
+// - The order of summation is fixed by backend and size: all ranks get the same bits, on every run.
+// - bf16 and f16 are summed in f32 and rounded once. Reduce::mean of integers is a ConfigError.
+// - Every wait ends: by the peers, by CommError when a peer is known to be gone (it names the rank, its host and what
+//   it last did), or by TimeoutError behind the timeout that the group was made with. After an error or abort() the
+//   group is dead, and each later call fails with the first reason.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "bonfire/tensor/dtype.h"
+
+namespace bonfire::comm {
+
+enum class Reduce { sum, mean, max };
+
+// Elements of one dtype in memory that somebody else owns.
+struct Values {
+  void* data = nullptr;
+  size_t count = 0;
+  DType dtype = DType::f32;
+
+  size_t bytes() const { return count * size_of(dtype); }
+};
+
+struct ConstValues {
+  const void* data = nullptr;
+  size_t count = 0;
+  DType dtype = DType::f32;
+
+  ConstValues() = default;
+  ConstValues(const void* data, size_t count, DType dtype) : data(data), count(count), dtype(dtype) {}
+  ConstValues(const Values& values) : data(values.data), count(values.count), dtype(values.dtype) {}
+  size_t bytes() const { return count * size_of(dtype); }
+};
+
+// Memory made by Group::buffer(); zeros at first.
+using Buffer = std::shared_ptr<std::byte[]>;
+
+class Group {
+ public:
+  virtual ~Group() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual void all_reduce(Values values, Reduce reduce) = 0;  // in place
+  virtual void broadcast(Values values, int root) = 0;        // in place
+  virtual void all_gather(ConstValues mine, Values all) = 0;  // all: [size, mine.count]
+  virtual void reduce_scatter(ConstValues all, Values mine, Reduce reduce) = 0;
+  virtual void all_to_all(ConstValues to, Values from) = 0;  // both [size, count / size]
+  virtual void send(ConstValues values, int to) = 0;         // messages of a pair of ranks arrive in order
+  virtual void receive(Values values, int from) = 0;
+  virtual void barrier() = 0;
+
+  // A collective call: memory that lives as long as the handle. What lies in it is reduced without being copied where
+  // the backend can (shared memory inside a host).
+  virtual Buffer buffer(size_t bytes) = 0;
+  // A collective call: ranks that give the same colour become a group, ordered by their rank here.
+  virtual std::shared_ptr<Group> split(int colour) = 0;
+  // From any thread: this rank's calls in progress and later ones fail with `reason`, and so do its peers' soon after.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace bonfire::comm
