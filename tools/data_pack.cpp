@@ -44,7 +44,7 @@ int run(const Wanted& wanted) {
 void add_data_pack(Command data) {
   Command command =
       data.add("pack", "Puts a data set of images into a few large files",
-               "bonfire data pack photos packed                      JPEG and PNG files as they are\n"
+               "bonfire data pack photos packed                      the same pixels, quicker to read\n"
                "bonfire data pack photos packed --resize 256         with the short side 256 pixels at most\n"
                "bonfire data pack photos packed --shard-size 64      in files of about 64 MB");
   auto wanted = std::make_shared<Wanted>();

@@ -11,6 +11,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
 #include "bonfire/data/image_reader.h"
+#include "bonfire/data/jpeg_tiles.h"
 #include "bonfire/data/transforms.h"
 #include "tests/support/image_files.h"
 
@@ -27,6 +28,10 @@ inline std::vector<std::string> whole_files(bool jpeg) {
         for (int chroma : {1, 2})
           files.push_back(encode_jpeg(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
                                       {.channels = channels, .chroma_blocks = chroma, .progressive = progressive}));
+    for (size_t i = 0, plain = files.size(); i < plain; ++i) {
+      std::vector<std::byte> tiled = tile_jpeg(bytes_of(files[i]));
+      files.emplace_back(reinterpret_cast<const char*>(tiled.data()), tiled.size());
+    }
     return files;
   }
   const std::pair<PngKind, int> kinds[] = {{PngKind::grey, 1},      {PngKind::rgb, 3},    {PngKind::rgba, 4},

@@ -25,7 +25,12 @@ std::string encode_jpeg(std::span<const uint8_t> pixels, int height, int width, 
   info.in_color_space = options.channels == 1 ? JCS_GRAYSCALE : options.channels == 3 ? JCS_RGB : JCS_CMYK;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, options.quality, TRUE);
-  info.comp_info[0].h_samp_factor = info.comp_info[0].v_samp_factor = options.channels == 3 ? options.chroma_blocks : 1;
+  if (options.channels == 3) {
+    info.comp_info[0].h_samp_factor = options.chroma_blocks;
+    info.comp_info[0].v_samp_factor = options.chroma_rows > 0 ? options.chroma_rows : options.chroma_blocks;
+  } else {
+    info.comp_info[0].h_samp_factor = info.comp_info[0].v_samp_factor = 1;
+  }
   if (options.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   size_t row = static_cast<size_t>(width) * static_cast<size_t>(options.channels);

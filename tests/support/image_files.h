@@ -13,6 +13,7 @@ struct JpegOptions {
   int quality = 90;
   int channels = 3;       // 1: grey; 3: RGB, stored as YCbCr; 4: CMYK
   int chroma_blocks = 2;  // pixels in each direction that share their chroma: 1 or 2
+  int chroma_rows = 0;    // pixels from top to bottom, where that is another number
   bool progressive = false;
 };
 

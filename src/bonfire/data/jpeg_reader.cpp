@@ -1,56 +1,15 @@
 #include "bonfire/data/jpeg_reader.h"
 
-#include <csetjmp>
-#include <cstddef>
-#include <cstdio>
-// libjpeg's headers expect the two above.
-#include <jerror.h>
-#include <jpeglib.h>
-
 #include <algorithm>
+#include <optional>
 
 #include "bonfire/base/error.h"
+#include "bonfire/data/jpeg_errors.h"
+#include "bonfire/data/jpeg_tiles.h"
 
 namespace bonfire::data {
 
 namespace {
-
-// libjpeg reports through these. An error must not return, and C++ exceptions must not cross C code: it jumps back
-// into the method of JpegReader that called, which throws.
-struct JpegErrors {
-  jpeg_error_mgr base;  // first: libjpeg knows only this
-  std::jmp_buf back;
-  char text[JMSG_LENGTH_MAX];
-};
-
-[[noreturn]] void jump_back(j_common_ptr info) {
-  auto* errors = reinterpret_cast<JpegErrors*>(info->err);
-  info->err->format_message(info, errors->text);
-  std::longjmp(errors->back, 1);
-}
-
-// libjpeg calls damage a warning and goes on with grey. Bytes too many and odd headers do no harm.
-void on_message(j_common_ptr info, int level) {
-  if (level >= 0) return;
-  switch (info->err->msg_code) {
-    case JWRN_HIT_MARKER:
-    case JWRN_HUFF_BAD_CODE:
-    case JWRN_JPEG_EOF:
-    case JWRN_MUST_RESYNC: jump_back(info);
-    default: break;
-  }
-}
-
-void print_nothing(j_common_ptr) {}
-
-// A progressive file may refine its picture as often as it likes, which costs a pass over all of it each time.
-void limit_scans(j_common_ptr info) {
-  constexpr int kMost = 500;
-  if (!info->is_decompressor || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMost) return;
-  auto* errors = reinterpret_cast<JpegErrors*>(info->err);
-  std::snprintf(errors->text, sizeof errors->text, "more than %d scans", kMost);
-  std::longjmp(errors->back, 1);
-}
 
 // Files store ink the other way round, 255 is none: channel × black / 255, rounded.
 void multiply_out_black(std::span<uint8_t> row) {
@@ -63,14 +22,12 @@ void multiply_out_black(std::span<uint8_t> row) {
 
 class JpegReader final : public ImageReader {
  public:
-  JpegReader(std::span<const std::byte> file, const std::string& name) : name_(name) {
-    info_.err = jpeg_std_error(&errors_.base);
-    errors_.base.error_exit = jump_back;
-    errors_.base.emit_message = on_message;
-    errors_.base.output_message = print_nothing;
-    progress_.progress_monitor = limit_scans;
+  JpegReader(std::span<const std::byte> file, const std::string& name) : file_(file), name_(name) {
+    info_.err = listen(errors_);
     try {
-      read_header(file);
+      create();
+      read_header(file_);
+      size_ = {info_.image_height, info_.image_width};
     } catch (...) {
       jpeg_destroy_decompress(&info_);
       throw;
@@ -80,14 +37,15 @@ class JpegReader final : public ImageReader {
   JpegReader& operator=(const JpegReader&) = delete;
   ~JpegReader() override { jpeg_destroy_decompress(&info_); }
 
-  ImageSize size() const override { return {info_.image_height, info_.image_width}; }
+  ImageSize size() const override { return size_; }
 
   DecodedPart start(const ImageRegion& region, ImageSize least) override {
     require_inside(region);
-    if (setjmp(errors_.back) != 0) fail();
-    choose_scale(region, least);
-    jpeg_start_decompress(&info_);
-    return crop(region);
+    const unsigned eighths = scale_for(region, least);
+    cut_ = cut_jpeg(file_, layout(), with_margin(region, kMargin * 8 / eighths));
+    if (!cut_) return start_at(eighths, region);
+    read_header(cut_->file);
+    return start_at(eighths, {region.top - cut_->top, region.left - cut_->left, region.height, region.width});
   }
 
   void read_row(std::span<uint8_t> row) override {
@@ -102,23 +60,47 @@ class JpegReader final : public ImageReader {
     throw_error<DataError>("[image] {}: {}; the file is damaged, remove it or fetch it again", name_, errors_.text);
   }
 
-  void read_header(std::span<const std::byte> file) {
+  void create() {
     if (setjmp(errors_.back) != 0) fail();
     jpeg_create_decompress(&info_);
-    info_.progress = &progress_;
+    limit_scans(info_, errors_);
+  }
+
+  void read_header(std::span<const std::byte> file) {
+    if (setjmp(errors_.back) != 0) fail();
+    jpeg_abort_decompress(&info_);
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file.data()), file.size());
     jpeg_read_header(&info_, TRUE);
     bool cmyk = info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK;
     info_.out_color_space = cmyk ? JCS_CMYK : JCS_EXT_RGBX;
   }
 
-  // The smallest size that covers what is wanted. The inverse transform is fast for these eighths only.
-  void choose_scale(const ImageRegion& region, ImageSize least) {
+  DecodedPart start_at(unsigned eighths, const ImageRegion& region) {
+    if (setjmp(errors_.back) != 0) fail();
+    info_.scale_num = eighths;
     info_.scale_denom = 8;
-    for (int64_t eighths : {1, 2, 4, 8}) {
-      info_.scale_num = static_cast<unsigned>(eighths);
-      if (region.height * eighths >= least.height * 8 && region.width * eighths >= least.width * 8) return;
-    }
+    jpeg_start_decompress(&info_);
+    return crop(region);
+  }
+
+  JpegLayout layout() const {
+    bool one_scan = !info_.progressive_mode && !info_.arith_code && info_.comps_in_scan == info_.num_components;
+    ImageSize unit{8, 8};
+    if (info_.num_components > 1) unit = {8 * info_.max_v_samp_factor, 8 * info_.max_h_samp_factor};
+    return {size_, unit, one_scan ? info_.restart_interval : 0, file_.size() - info_.src->bytes_in_buffer};
+  }
+
+  ImageRegion with_margin(const ImageRegion& region, int64_t margin) const {
+    int64_t top = std::max<int64_t>(region.top - margin, 0), left = std::max<int64_t>(region.left - margin, 0);
+    return {top, left, std::min(region.top + region.height + margin, size_.height) - top,
+            std::min(region.left + region.width + margin, size_.width) - left};
+  }
+
+  // The smallest size that covers what is wanted, in eighths. The inverse transform is fast for these only.
+  static unsigned scale_for(const ImageRegion& region, ImageSize least) {
+    for (unsigned eighths : {1U, 2U, 4U})
+      if (region.height * eighths >= least.height * 8 && region.width * eighths >= least.width * 8) return eighths;
+    return 8;
   }
 
   // Leaves out what lies above and beside the region. What is beside can be left out in whole blocks only.
@@ -130,8 +112,6 @@ class JpegReader final : public ImageReader {
     };
     JDIMENSION top = first(region.top), bottom = past(region.top + region.height, info_.output_height);
     JDIMENSION left = first(region.left), right = past(region.left + region.width, info_.output_width);
-    // Beside a block's edge chroma would be interpolated without its neighbour.
-    constexpr JDIMENSION kMargin = 2;
     left = left > kMargin ? left - kMargin : 0;
     right = std::min(right + kMargin, info_.output_width);
     JDIMENSION width = right - left;
@@ -143,9 +123,14 @@ class JpegReader final : public ImageReader {
              static_cast<double>(region.height) * scale, static_cast<double>(region.width) * scale}};
   }
 
+  // Beside a block's edge chroma would be interpolated without its neighbour.
+  static constexpr JDIMENSION kMargin = 2;  // pixels of what comes out
+
+  std::span<const std::byte> file_;
   std::string name_;
+  ImageSize size_;
+  std::optional<JpegCut> cut_;  // what is decoded in place of the file
   JpegErrors errors_{};
-  jpeg_progress_mgr progress_{};
   jpeg_decompress_struct info_{};
 };
 

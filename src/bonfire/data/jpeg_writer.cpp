@@ -1,36 +1,17 @@
 #include "bonfire/data/jpeg_writer.h"
 
-#include <jpeglib.h>
-
-#include <csetjmp>
-#include <cstdio>  // jpeglib.h uses what it declares
 #include <cstdlib>
 
 #include "bonfire/base/error.h"
+#include "bonfire/data/jpeg_errors.h"
 
 namespace bonfire::data {
 
 namespace {
 
-// libjpeg is C and ends the process at an error unless it is jumped out of.
-struct Errors {
-  jpeg_error_mgr base{};  // first, so that libjpeg's pointer to it is one to all
-  std::jmp_buf back{};
-  char text[JMSG_LENGTH_MAX] = "";
-};
-
-void jump_back(j_common_ptr failed) {
-  auto* errors = reinterpret_cast<Errors*>(failed->err);
-  failed->err->format_message(failed, errors->text);
-  std::longjmp(errors->back, 1);
-}
-
 class JpegWriter {
  public:
-  JpegWriter() {
-    encoder_.err = jpeg_std_error(&errors_.base);
-    errors_.base.error_exit = jump_back;
-  }
+  JpegWriter() { encoder_.err = listen(errors_); }
   JpegWriter(const JpegWriter&) = delete;
   JpegWriter& operator=(const JpegWriter&) = delete;
   ~JpegWriter() {
@@ -63,7 +44,7 @@ class JpegWriter {
  private:
   const char* text() const { return errors_.text; }
 
-  Errors errors_;
+  JpegErrors errors_{};
   jpeg_compress_struct encoder_{};
   unsigned char* memory_ = nullptr;  // libjpeg's, from malloc
   unsigned long bytes_ = 0;          // as libjpeg has it

@@ -114,7 +114,7 @@ Resampler::Resampler(const ResampleOptions& options) : options_(options), next_(
   across_ = weights_for(options.box.left, options.box.width, options.size.width, options.columns, options.flip);
   down_ = weights_for(options.box.top, options.box.height, options.size.height, options.rows, false);
   // Weights of zero reach behind the last pixel of a row, and vectors behind the last of a kept row.
-  source_.resize(static_cast<size_t>(options.width + 2 * across_.pairs) * 4);
+  source_.resize(kAhead + static_cast<size_t>(options.width + 2 * across_.pairs) * 4);
   kept_rows_ = 2 * down_.pairs;
   kept_stride_ = (options.size.width * options.channels + 15) / 8 * 8;
   kept_.resize(static_cast<size_t>(kept_rows_ * kept_stride_));
@@ -126,7 +126,7 @@ void Resampler::resample_columns(int16_t* out) const {
   const int64_t pairs = kPairs > 0 ? kPairs : across_.pairs, channels = options_.channels;
   const int16_t* weight = across_.values.data();
   for (int64_t first : across_.first) {
-    const uint8_t* pixel = source_.data() + first * 4;
+    const uint8_t* pixel = source_.data() + kAhead + first * 4;
     I32x4 sum = I32x4{} + (1 << (kWeightBits - kKeptBits - 1));
     for (int64_t pair = 0; pair < pairs; ++pair, weight += 8, pixel += 8)
       sum += sums_of_products(pair_channels(pixel), load<I16x8>(weight));

@@ -36,7 +36,7 @@ class Resampler {
   explicit Resampler(const ResampleOptions& options);
 
   // Where the next row goes, rows.begin first (those above it are not wanted): [width, 4].
-  std::span<uint8_t> row() { return {source_.data(), static_cast<size_t>(options_.width) * 4}; }
+  std::span<uint8_t> row() { return std::span(source_).subspan(kAhead, static_cast<size_t>(options_.width) * 4); }
 
   // Uses that row; writes the rows of the result, u8 [H, W, channels], that have all they need.
   void take_row(uint8_t* result);
@@ -59,8 +59,11 @@ class Resampler {
 
   ResampleOptions options_;
   Weights across_, down_;
-  std::vector<uint8_t> source_;  // [width + padding, 4]
-  std::vector<int16_t> kept_;    // [kept_rows_, kept_stride_]: the last rows, resampled across, in 1/128
+  // libjpeg-turbo writes rows that begin at a multiple of 16 bytes past the caches, from where they would be fetched
+  // again at once. Memory begins at such a multiple, so the row must not.
+  static constexpr size_t kAhead = 8;  // bytes
+  std::vector<uint8_t> source_;        // kAhead, [width + padding, 4]
+  std::vector<int16_t> kept_;          // [kept_rows_, kept_stride_]: the last rows, resampled across, in 1/128
   int64_t kept_rows_ = 0, kept_stride_ = 0;
   std::vector<const int16_t*> rows_;  // [kept_rows_]: into kept_, those of one row of the result
   int64_t next_ = 0, done_ = 0;       // the source row to come; rows of the result that are written
