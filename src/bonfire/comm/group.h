@@ -2,7 +2,7 @@
 // Group: ranks 0 .. size-1 of one job (processes, or threads of one process) that move and reduce numbers together.
 //
 //   comm::Buffer gradients = group->buffer(bytes);                    // where reducing costs least
-//   group->all_reduce({gradients.data(), count, DType::f32}, comm::Reduce::mean);
+//   group->all_reduce({gradients.get(), count, DType::f32}, comm::Reduce::mean);
 //
 // The contract, which tests/comm/conformance_test.cpp holds every backend to:
 // - Every rank calls the same collectives in the same order with the same dtype and count. Any count from 0 is right.
@@ -13,10 +13,12 @@
 //   it last did), or by TimeoutError behind the timeout that the group was made with. After an error or abort() the
 //   group is dead, and each later call fails with the first reason.
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
 
+#include "bonfire/comm/store.h"
 #include "bonfire/tensor/dtype.h"
 
 namespace bonfire::comm {
@@ -46,6 +48,14 @@ struct ConstValues {
 // Memory made by Group::buffer(); zeros at first.
 using Buffer = std::shared_ptr<std::byte[]>;
 
+// How a process joins a group of processes: who it is, and the store where it finds its peers.
+struct Membership {
+  int rank = 0, size = 1;
+  std::shared_ptr<Store> store;
+  std::string name;  // the same on all ranks, and no other group's: the keys in the store begin with it
+  std::chrono::milliseconds timeout{300'000};
+};
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -57,14 +67,16 @@ class Group {
   virtual void all_gather(ConstValues mine, Values all) = 0;  // all: [size, mine.count]
   virtual void reduce_scatter(ConstValues all, Values mine, Reduce reduce) = 0;
   virtual void all_to_all(ConstValues to, Values from) = 0;  // both [size, count / size]
-  virtual void send(ConstValues values, int to) = 0;         // messages of a pair of ranks arrive in order
+  // Messages of a pair of ranks arrive in order. A send may wait until its message is received.
+  virtual void send(ConstValues values, int to) = 0;
   virtual void receive(Values values, int from) = 0;
   virtual void barrier() = 0;
 
   // A collective call: memory that lives as long as the handle. What lies in it is reduced without being copied where
   // the backend can (shared memory inside a host).
   virtual Buffer buffer(size_t bytes) = 0;
-  // A collective call: ranks that give the same colour become a group, ordered by their rank here.
+  // A collective call: ranks that give the same colour become a group, ordered by their rank here. It knows the buffers
+  // of this one, and may be used by another thread meanwhile, but for buffer() and split().
   virtual std::shared_ptr<Group> split(int colour) = 0;
   // From any thread: this rank's calls in progress and later ones fail with `reason`, and so do its peers' soon after.
   virtual void abort(const std::string& reason) = 0;

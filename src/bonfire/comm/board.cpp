@@ -1,0 +1,94 @@
+#include "bonfire/comm/board.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::comm {
+namespace {
+
+enum AbortState : uint32_t { kAlive, kWriting, kAborted };
+
+size_t rounded(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+template <size_t kCapacity>
+void keep_text(char (&to)[kCapacity], const std::string& text) {
+  size_t length = std::min(text.size(), kCapacity - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+}  // namespace
+
+std::string_view name_of(Operation operation) {
+  constexpr std::string_view names[] = {"nothing",        "all_reduce", "broadcast", "all_gather",
+                                        "reduce_scatter", "all_to_all", "send",      "receive",
+                                        "barrier",        "buffer",     "split"};
+  auto index = static_cast<size_t>(operation);
+  return index < std::size(names) ? names[index] : "?";
+}
+
+std::string Call::text() const {
+  std::string what(name_of(operation));
+  if (operation == Operation::all_reduce || operation == Operation::reduce_scatter)
+    what += fmt::format(" ({})", name_of(reduce));
+  if (operation == Operation::broadcast) what += fmt::format(" from rank {}", root);
+  return what + fmt::format(" of {} {}", count, name_of(dtype));
+}
+
+struct Board::Header {
+  alignas(64) std::atomic<uint32_t> arrived;
+  SharedWord epoch;  // barriers that are behind all
+  alignas(64) std::atomic<uint32_t> abort_state;
+  char abort_reason[2000];
+};
+
+size_t Board::bytes(int size) {
+  auto ranks = static_cast<size_t>(size);
+  return rounded(sizeof(Header) + ranks * sizeof(Seat)) + rounded(ranks * ranks * sizeof(Mailbox)) +
+         ranks * kStages * kChunk;
+}
+
+Board::Board(std::shared_ptr<std::byte> memory, int rank, int size, std::string name)
+    : rank_(rank), size_(size), memory_(std::move(memory)) {
+  auto ranks = static_cast<size_t>(size);
+  std::byte* at = memory_.get();
+  header_ = reinterpret_cast<Header*>(at);
+  seats_ = reinterpret_cast<Seat*>(at + sizeof(Header));
+  at += rounded(sizeof(Header) + ranks * sizeof(Seat));
+  mailboxes_ = reinterpret_cast<Mailbox*>(at);
+  staging_ = at + rounded(ranks * ranks * sizeof(Mailbox));
+  keep_text(seats_[rank].name, name);
+}
+
+// A rank writes its name before its first call, and never again.
+std::string Board::name(int rank) const {
+  return seats_[rank].last.load(std::memory_order_acquire) == 0 ? fmt::format("rank {}", rank) : seats_[rank].name;
+}
+
+// The last to come opens the next epoch. Each has read the epoch before it comes, so it cannot miss the change.
+void Board::barrier(std::chrono::nanoseconds spin, const Watch& watch) {
+  uint32_t epoch = read_word(header_->epoch);
+  uint32_t before = header_->arrived.fetch_add(1, std::memory_order_acq_rel);
+  if (before + 1 == static_cast<uint32_t>(size_)) {
+    header_->arrived.store(0, std::memory_order_relaxed);
+    change_word(header_->epoch, epoch + 1);
+    return;
+  }
+  wait_for_change(header_->epoch, epoch, spin, watch);
+}
+
+void Board::abort(const std::string& reason) {
+  uint32_t expected = kAlive;
+  if (!header_->abort_state.compare_exchange_strong(expected, kWriting)) return;
+  keep_text(header_->abort_reason, reason);
+  header_->abort_state.store(kAborted, std::memory_order_release);
+}
+
+bool Board::aborted() const { return header_->abort_state.load(std::memory_order_acquire) == kAborted; }
+
+std::string Board::abort_reason() const { return header_->abort_reason; }
+
+}  // namespace bonfire::comm

@@ -1,0 +1,160 @@
+// Every backend keeps the contract of comm/group.h, from 1 to 8 ranks, and every wait of it ends.
+//
+//   BONFIRE_COMM_STRESS=N test_comm      large values too, and N rounds of everything
+
+#include "tests/comm/conformance.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using comm::Reduce;
+
+int stress_rounds() {
+  const char* rounds = std::getenv("BONFIRE_COMM_STRESS");
+  return rounds == nullptr ? 0 : std::atoi(rounds);
+}
+
+struct Case {
+  Backend backend;
+  int size;
+};
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  return name_of(info.param.backend) + std::to_string(info.param.size);
+}
+
+class MemoryGroup : public ::testing::TestWithParam<Case> {};
+class MemoryGroupFaults : public ::testing::TestWithParam<Case> {};
+
+void keep_the_contract(const Case& one) {
+  for (int round = 0; round < std::max(1, stress_rounds()); ++round)
+    expect_all_fine(run_ranks(one.backend, one.size, [](Rank& rank) {
+      check_collectives(rank, Memory::own, stress_rounds() > 0);
+      check_collectives(rank, Memory::buffer, stress_rounds() > 0);
+      check_equal_bits(rank);
+      check_letters(rank);
+      check_split(rank);
+      check_refusals(rank);
+    }));
+}
+
+// What a call throws; the rank fails when it throws nothing or another class.
+template <class E>
+std::string thrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  throw std::runtime_error("no error");
+}
+
+void require_text(const std::string& message, const std::string& part) {
+  require(message.find(part) != std::string::npos, "'" + part + "' is not in: " + message);
+}
+
+void sum_one(Rank& rank) {
+  float one = 1;
+  rank.group->all_reduce({&one, 1, DType::f32}, Reduce::sum);
+}
+
+// Rank 1 never comes.
+void name_who_is_late(const Case& one) {
+  expect_all_fine(run_ranks(
+      one.backend, one.size,
+      [](Rank& rank) {
+        if (rank.rank() == 1) return rank.store->wait({"all have given up"}, 60s);
+        // The first to give up says so to the others.
+        std::string first;
+        try {
+          sum_one(rank);
+        } catch (const TimeoutError& error) {
+          first = error.what();
+        } catch (const CommError& error) {
+          first = error.what();
+        }
+        require_text(first, "waited 0.3 s for rank 1");
+        if (rank.store->add("given up", 1) == rank.size() - 1) rank.store->set("all have given up", "");
+        require(thrown<Error>([&] { rank.group->barrier(); }) == first, "a later call gives another reason");
+      },
+      300ms));
+}
+
+void hear_of_an_abort(const Case& one) {
+  expect_all_fine(run_ranks(one.backend, one.size, [](Rank& rank) {
+    std::thread other;
+    if (rank.rank() == 0)
+      other = std::thread([&] {
+        std::this_thread::sleep_for(20ms);  // so that most are inside their call; right either way
+        rank.group->abort("the user wants to stop");
+      });
+    std::string message = thrown<CommError>([&] {
+      if (rank.rank() == 1) rank.store->wait({"others were told"}, 60s);
+      sum_one(rank);
+    });
+    require_text(message, "the user wants to stop");
+    if (rank.store->add("told", 1) == rank.size() - 1) rank.store->set("others were told", "");
+    require_text(thrown<CommError>([&] { rank.group->barrier(); }), "the user wants to stop");
+    if (other.joinable()) other.join();
+  }));
+}
+
+// Rank 1 ends in the middle; its peers would wait a minute for it.
+void name_who_is_gone(const Case& one) {
+  auto endings = run_ranks(one.backend, one.size, [&](Rank& rank) {
+    for (int i = 0; i < 10; ++i) sum_one(rank);
+    if (rank.rank() == 1) {
+      if (one.backend == Backend::local) return;
+      ::kill(::getpid(), SIGKILL);
+    }
+    std::string message = thrown<CommError>([&] { sum_one(rank); });
+    require_text(message, "rank 1");
+    require(message.find("has left") != std::string::npos || message.find("is gone") != std::string::npos, message);
+  });
+  EXPECT_EQ(endings[1], one.backend == Backend::local ? "" : "killed by signal 9");
+  endings[1] = "";
+  expect_all_fine(endings);
+}
+
+TEST_P(MemoryGroup, KeepsTheContract) { keep_the_contract(GetParam()); }
+TEST_P(MemoryGroupFaults, AWaitThatIsTooLongNamesWhoIsLate) { name_who_is_late(GetParam()); }
+TEST_P(MemoryGroupFaults, AnAbortReachesAllRanks) { hear_of_an_abort(GetParam()); }
+TEST_P(MemoryGroupFaults, ARankThatEndsIsNamed) { name_who_is_gone(GetParam()); }
+
+TEST_P(MemoryGroupFaults, DifferentCallsAreNamed) {
+  auto endings = run_ranks(GetParam().backend, GetParam().size, [](Rank& rank) {
+    std::vector<float> numbers(8);
+    rank.group->all_reduce({numbers.data(), rank.rank() == 1 ? size_t{7} : size_t{8}, DType::f32}, Reduce::sum);
+  });
+  bool named = false;
+  for (const std::string& ending : endings)
+    named |= ending.find("all_reduce (sum) of 7 f32") != std::string::npos &&
+             ending.find("all_reduce (sum) of 8 f32") != std::string::npos;
+  EXPECT_TRUE(named) << endings[0];
+  EXPECT_NE(endings[0].find("same calls in the same order"), std::string::npos) << endings[0];
+}
+
+std::vector<Case> cases_of(std::initializer_list<Backend> backends, std::initializer_list<int> sizes) {
+  std::vector<Case> cases;
+  for (Backend backend : backends)
+    for (int size : sizes) cases.push_back({backend, size});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Conformance, MemoryGroup,
+                         ::testing::ValuesIn(cases_of({Backend::local, Backend::shm}, {1, 2, 3, 4, 5, 6, 7, 8})),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Conformance, MemoryGroupFaults,
+                         ::testing::ValuesIn(cases_of({Backend::local, Backend::shm}, {2, 5})), case_name);
+
+}  // namespace
+}  // namespace bonfire::testing
