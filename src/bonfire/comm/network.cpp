@@ -1,0 +1,155 @@
+#include "bonfire/comm/network.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "bonfire/base/error.h"
+
+namespace bonfire::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+class Socket {
+ public:
+  explicit Socket(int family) : descriptor_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+std::string literal_of(const sockaddr* address) {
+  char text[NI_MAXHOST] = "";
+  socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  ::getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
+// What getaddrinfo says, or why it says nothing.
+std::pair<AddressList, std::string> look_up(const std::string& host, int port) {
+  std::string bare = host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  int error = ::getaddrinfo(bare.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  return {AddressList(error == 0 ? found : nullptr, &freeaddrinfo), error == 0 ? "" : ::gai_strerror(error)};
+}
+
+// 0, or the errno that connecting ends with.
+int connect_within(int socket, const addrinfo& address, std::chrono::milliseconds timeout) {
+  if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd wait{socket, POLLOUT, 0};
+  if (::poll(&wait, 1, static_cast<int>(timeout.count())) <= 0) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+std::string local_end(int socket) {
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size);
+  return literal_of(reinterpret_cast<const sockaddr*>(&own));
+}
+
+}  // namespace
+
+std::vector<Interface> interfaces() {
+  std::vector<Interface> all;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return all;
+  for (int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next)
+      if (one->ifa_addr != nullptr && one->ifa_addr->sa_family == family && (one->ifa_flags & IFF_UP) != 0)
+        all.push_back({one->ifa_name, literal_of(one->ifa_addr), (one->ifa_flags & IFF_LOOPBACK) != 0});
+  ::freeifaddrs(list);
+  return all;
+}
+
+std::string list_of(const std::vector<Interface>& interfaces) {
+  std::vector<std::string> words;
+  for (const Interface& one : interfaces) words.push_back(one.name + " " + one.address);
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string resolve(const std::string& host) {
+  auto [found, error] = look_up(host, 0);
+  if (!found) throw_error<CommError>("[network] the host '{}' is not known here: {}", host, error);
+  return literal_of(found->ai_addr);
+}
+
+bool is_loopback(const std::string& literal) { return literal.starts_with("127.") || literal == "::1"; }
+
+std::string host_and_port(const std::string& host, int port) {
+  bool bare_v6 = host.find(':') != std::string::npos && !host.starts_with('[');
+  return bare_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+Route reach(const std::string& host, int port, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kLongestTry{3000}, kPause{50};
+  const Clock::time_point end = Clock::now() + timeout;
+  for (;;) {
+    auto [found, reasons] = look_up(host, port);
+    for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
+      auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+      Socket socket(one->ai_family);
+      int error = socket.get() < 0 ? errno : connect_within(socket.get(), *one, std::clamp(left, kPause, kLongestTry));
+      if (error == 0) return {literal_of(one->ai_addr), local_end(socket.get())};
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", literal_of(one->ai_addr), std::strerror(error));
+    }
+    if (Clock::now() + kPause >= end)
+      throw_error<CommError>(
+          "[network] {} cannot be reached within {} s ({}); is the job's first host up, is this its address and port, "
+          "and does no firewall stand between? This host has {}",
+          host_and_port(host, port), static_cast<double>(timeout.count()) / 1000, reasons, list_of(interfaces()));
+    std::this_thread::sleep_for(kPause);  // nothing tells us when a port of another host opens
+  }
+}
+
+void check_can_listen(const std::string& literal, int port) {
+  auto [found, unknown] = look_up(literal, port);
+  if (!found) throw_error<CommError>("[network] the host '{}' is not known here: {}", literal, unknown);
+  Socket socket(found->ai_family);
+  int on = 1;
+  if (socket.get() >= 0) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (socket.get() >= 0 && ::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+      ::listen(socket.get(), 1) == 0)
+    return;
+  int error = errno;
+  if (error == EADDRINUSE)
+    throw_error<CommError>(
+        "[network] port {} of {} is in use by another program; choose another port, or 0 for a "
+        "free one",
+        port, literal);
+  if (error == EADDRNOTAVAIL)
+    throw_error<CommError>("[network] {} is not an address of this host, which has {}", literal, list_of(interfaces()));
+  throw_error<CommError>("[network] cannot listen on {}: {}", host_and_port(literal, port), std::strerror(error));
+}
+
+}  // namespace bonfire::comm

@@ -1,0 +1,42 @@
+#pragma once
+// Addresses of this host and of others, and which of ours reaches which of theirs.
+//
+//   Route route = comm::reach("node0.cluster", 29500, 60s);
+//   route.remote   "10.0.0.1"
+//   route.local    "10.0.0.7": what others can call us by
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace bonfire::comm {
+
+struct Interface {
+  std::string name;     // "eth0"
+  std::string address;  // "10.0.0.7", "fe80::1%eth0"
+  bool loopback = false;
+};
+
+// Every address of every interface that is up, IPv4 first.
+std::vector<Interface> interfaces();
+// "lo 127.0.0.1, eth0 10.0.0.7": for messages
+std::string list_of(const std::vector<Interface>& interfaces);
+
+// The first address, as a literal, that a name or literal ("node0", "10.0.0.1", "::1", "[::1]") stands for. CommError
+// when the name is not known.
+std::string resolve(const std::string& host);
+bool is_loopback(const std::string& literal);
+
+std::string host_and_port(const std::string& host, int port);  // "10.0.0.1:29500", "[::1]:29500"
+
+struct Route {
+  std::string remote;  // literal that answered
+  std::string local;   // this host's end
+};
+// Connects by TCP until somebody answers. CommError behind the timeout: what the system said of each address.
+Route reach(const std::string& host, int port, std::chrono::milliseconds timeout);
+
+// CommError, in words, when nobody could listen there now: port taken, not an address of this host, no right to it.
+void check_can_listen(const std::string& literal, int port);
+
+}  // namespace bonfire::comm

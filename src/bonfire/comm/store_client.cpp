@@ -1,0 +1,156 @@
+#include "bonfire/comm/store_client.h"
+
+#include <fmt/format.h>
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/network.h"
+#include "bonfire/comm/store.grpc.pb.h"
+
+namespace bonfire::comm {
+
+namespace {
+
+using grpc::Status;
+using grpc::StatusCode;
+using std::chrono::milliseconds;
+
+double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+// A literal as gRPC's names have it: no look-up, and no proxy.
+std::string target_of(const std::string& literal, int port) {
+  if (literal.find(':') == std::string::npos) return fmt::format("ipv4:{}:{}", literal, port);
+  std::string encoded;
+  for (char c : literal) encoded += c == '%' ? std::string("%25") : std::string(1, c);
+  return fmt::format("ipv6:[{}]:{}", encoded, port);
+}
+
+grpc::ChannelArguments channel_arguments(milliseconds silence) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A server that is frozen, or behind a link that was cut, is noticed after the sum of these.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(silence.count() / 2));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(silence.count() / 2));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // Each client has a connection of its own.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return arguments;
+}
+
+class GrpcStore final : public Store {
+ public:
+  explicit GrpcStore(const StoreClientOptions& options)
+      : where_(host_and_port(options.host, options.port)), call_timeout_(options.call_timeout) {
+    gpr_set_log_function([](gpr_log_func_args*) {});  // what goes wrong is said in our own words
+    caller_.set_token(options.token);
+    caller_.set_name(options.caller);
+    if (options.generation) caller_.set_generation(*options.generation);
+
+    const auto end = std::chrono::system_clock::now() + options.connect_timeout;
+    Route route = reach(options.host, options.port, options.connect_timeout);
+    std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
+        target_of(route.remote, options.port), grpc::InsecureChannelCredentials(), channel_arguments(options.silence));
+    if (!channel->WaitForConnected(std::min(end, std::chrono::system_clock::now() + milliseconds(10'000))))
+      throw_error<CommError>(
+          "[store] {} answers, but it is not a store of Bonfire's; another program has this port (torchrun's agent "
+          "keeps MASTER_PORT for itself: BONFIRE_STORE_PORT names another)",
+          where_);
+    stub_ = wire::Store::NewStub(channel);
+    wait({}, milliseconds(10'000));  // refused callers learn it here
+  }
+
+  void set(const std::string& key, const std::string& value) override {
+    wire::SetRequest request;
+    *request.mutable_caller() = caller_;
+    request.set_key(key);
+    request.set_value(value);
+    wire::SetReply reply;
+    grpc::ClientContext context;
+    check(stub_->Set(deadline(context, call_timeout_), request, &reply), "set '" + key + "'", call_timeout_);
+  }
+
+  int64_t add(const std::string& key, int64_t amount) override {
+    wire::AddRequest request;
+    *request.mutable_caller() = caller_;
+    request.set_key(key);
+    request.set_amount(amount);
+    wire::AddReply reply;
+    grpc::ClientContext context;
+    check(stub_->Add(deadline(context, call_timeout_), request, &reply), "add to '" + key + "'", call_timeout_);
+    return reply.sum();
+  }
+
+  std::string get(const std::string& key, milliseconds timeout) override {
+    return std::move(*await({key}, timeout).mutable_values(0));
+  }
+
+  void wait(const std::vector<std::string>& keys, milliseconds timeout) override { await(keys, timeout); }
+
+ private:
+  // The server waits; when it is too late, a second call asks it what is missing.
+  wire::WaitReply await(const std::vector<std::string>& keys, milliseconds timeout) {
+    wire::WaitRequest request;
+    *request.mutable_caller() = caller_;
+    for (const std::string& key : keys) request.add_keys(key);
+    wire::WaitReply reply;
+    {
+      grpc::ClientContext context;
+      Status status = stub_->Wait(deadline(context, timeout), request, &reply);
+      if (status.error_code() != StatusCode::DEADLINE_EXCEEDED) {
+        check(status, fmt::format("wait for {}", quoted(keys)), timeout);
+        return reply;
+      }
+    }
+    request.set_at_once(true);
+    reply.Clear();
+    grpc::ClientContext context;
+    check(stub_->Wait(deadline(context, call_timeout_), request, &reply), fmt::format("wait for {}", quoted(keys)),
+          call_timeout_);
+    if (reply.missing_size() > 0)
+      throw_error<TimeoutError>("[store] nobody has set {} at {} within {} s",
+                                quoted({reply.missing().begin(), reply.missing().end()}), where_, seconds(timeout));
+    return reply;
+  }
+
+  static std::string quoted(const std::vector<std::string>& keys) {
+    return fmt::format("'{}'", fmt::join(keys, "', '"));
+  }
+
+  static grpc::ClientContext* deadline(grpc::ClientContext& context, milliseconds timeout) {
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    return &context;
+  }
+
+  void check(const Status& status, const std::string& action, milliseconds timeout) const {
+    if (status.ok()) return;
+    switch (status.error_code()) {
+      case StatusCode::UNAUTHENTICATED:
+        throw_error<CommError>("[store] {} refuses this caller: {}", where_, status.error_message());
+      case StatusCode::FAILED_PRECONDITION:
+      case StatusCode::INVALID_ARGUMENT:
+        throw_error<CommError>("[store] {} cannot {}: {}", where_, action, status.error_message());
+      case StatusCode::DEADLINE_EXCEEDED:
+        throw_error<TimeoutError>("[store] {} did not {} within {} s", where_, action, seconds(timeout));
+      default:
+        throw_error<CommError>("[store] the store at {} is gone, cannot {}: {}", where_, action,
+                               status.error_message());
+    }
+  }
+
+  std::string where_;  // host:port
+  milliseconds call_timeout_;
+  wire::Caller caller_;
+  std::unique_ptr<wire::Store::Stub> stub_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> connect_store(const StoreClientOptions& options) { return std::make_shared<GrpcStore>(options); }
+
+}  // namespace bonfire::comm

@@ -1,0 +1,234 @@
+#include "bonfire/comm/store_server.h"
+
+#include <fmt/format.h>
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/network.h"
+#include "bonfire/comm/store.grpc.pb.h"
+
+namespace bonfire::comm {
+
+namespace {
+
+using grpc::Status;
+using grpc::StatusCode;
+
+constexpr int kLongestMessage = 256 << 20;  // bytes
+
+// Takes as long for a wrong token as for the right one.
+bool same_secret(const std::string& given, const std::string& expected) {
+  unsigned difference = given.size() != expected.size();
+  for (size_t i = 0; i < given.size(); ++i)
+    difference |= static_cast<unsigned char>(given[i]) ^
+                  static_cast<unsigned char>(expected.empty() ? 0 : expected[i % expected.size()]);
+  return difference == 0;
+}
+
+class Service final : public wire::Store::CallbackService {
+ public:
+  explicit Service(std::string token) : token_(std::move(token)) {}
+
+  grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context, const wire::SetRequest* request,
+                                wire::SetReply*) override {
+    Finished done;
+    Status status = locked(request->caller(), [&](Values& values) {
+      values[request->key()] = request->value();
+      done = take_satisfied();
+      return Status::OK;
+    });
+    finish(done);
+    return answer(context, status);
+  }
+
+  grpc::ServerUnaryReactor* Add(grpc::CallbackServerContext* context, const wire::AddRequest* request,
+                                wire::AddReply* reply) override {
+    Finished done;
+    Status status = locked(request->caller(), [&](Values& values) {
+      std::string& text = values.try_emplace(request->key(), "0").first->second;
+      int64_t number = 0;
+      auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (error != std::errc() || end != text.data() + text.size())
+        return Status(StatusCode::INVALID_ARGUMENT,
+                      fmt::format("'{}' holds text, not a number that can be added to", request->key()));
+      reply->set_sum(number + request->amount());
+      text = std::to_string(reply->sum());
+      done = take_satisfied();
+      return Status::OK;
+    });
+    finish(done);
+    return answer(context, status);
+  }
+
+  grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context, const wire::WaitRequest* request,
+                                 wire::WaitReply* reply) override {
+    Waiter* waiter = nullptr;
+    Status status = locked(request->caller(), [&](Values& values) {
+      if (!fill(*request, values, *reply) && !request->at_once()) {
+        waiter = new Waiter(*this, *request, *reply);  // deletes itself when gRPC is done with it
+        waiting_.insert(waiter);
+      }
+      return Status::OK;
+    });
+    if (waiter != nullptr) return waiter;
+    return answer(context, status);
+  }
+
+  void begin_generation(int64_t generation) {
+    std::vector<Waiter*> late;
+    {
+      std::lock_guard lock(mutex_);
+      generation_ = generation;
+      of_ranks_.clear();
+      for (auto one = waiting_.begin(); one != waiting_.end();) {
+        bool of_a_rank = (*one)->request.caller().has_generation();
+        if (of_a_rank) late.push_back(*one);
+        one = of_a_rank ? waiting_.erase(one) : std::next(one);
+      }
+    }
+    for (Waiter* waiter : late) waiter->Finish(too_old(waiter->request.caller(), generation));
+  }
+
+  void close() {
+    std::set<Waiter*> left;
+    {
+      std::lock_guard lock(mutex_);
+      left.swap(waiting_);
+      closed_ = true;
+    }
+    for (Waiter* waiter : left) waiter->Finish(closing());
+  }
+
+ private:
+  using Values = std::map<std::string, std::string>;
+
+  // A call that is answered later. Whoever takes it out of waiting_, under the mutex, finishes it.
+  struct Waiter final : grpc::ServerUnaryReactor {
+    Waiter(Service& service, const wire::WaitRequest& request, wire::WaitReply& reply)
+        : service(service), request(request), reply(reply) {}
+    void OnDone() override { delete this; }
+    void OnCancel() override {
+      {
+        std::lock_guard lock(service.mutex_);
+        if (service.waiting_.erase(this) == 0) return;
+      }
+      Finish(Status::CANCELLED);
+    }
+
+    Service& service;
+    const wire::WaitRequest& request;
+    wire::WaitReply& reply;
+  };
+  using Finished = std::vector<Waiter*>;
+
+  static Status closing() { return {StatusCode::UNAVAILABLE, "the store is closing"}; }
+
+  static Status too_old(const wire::Caller& caller, int64_t generation) {
+    return {StatusCode::FAILED_PRECONDITION,
+            fmt::format("{} belongs to generation {} of this job, which is at {}: the job was restarted without it",
+                        caller.name(), caller.generation(), generation)};
+  }
+
+  // Calls body(values of the caller's scope) under the mutex when the caller may.
+  template <class Body>
+  Status locked(const wire::Caller& caller, const Body& body) {
+    if (!same_secret(caller.token(), token_))
+      return {StatusCode::UNAUTHENTICATED, "the job's token is another one; is another job using this port?"};
+    std::lock_guard lock(mutex_);
+    if (closed_) return closing();
+    if (caller.has_generation() && caller.generation() < generation_) return too_old(caller, generation_);
+    if (caller.has_generation() && caller.generation() > generation_)
+      return {StatusCode::FAILED_PRECONDITION, fmt::format("{} says generation {}, but this job is only at {}",
+                                                           caller.name(), caller.generation(), generation_)};
+    return body(values_for(caller));
+  }
+
+  Values& values_for(const wire::Caller& caller) { return caller.has_generation() ? of_ranks_ : of_launchers_; }
+
+  // Whether all keys are there; the reply then has their values, else the names of the missing ones.
+  static bool fill(const wire::WaitRequest& request, const Values& values, wire::WaitReply& reply) {
+    for (const std::string& key : request.keys())
+      if (!values.contains(key)) reply.add_missing(key);
+    if (reply.missing_size() > 0) {
+      if (!request.at_once()) reply.clear_missing();
+      return false;
+    }
+    for (const std::string& key : request.keys()) reply.add_values(values.at(key));
+    return true;
+  }
+
+  Finished take_satisfied() {
+    Finished done;
+    for (auto one = waiting_.begin(); one != waiting_.end();) {
+      bool complete = fill((*one)->request, values_for((*one)->request.caller()), (*one)->reply);
+      if (complete) done.push_back(*one);
+      one = complete ? waiting_.erase(one) : std::next(one);
+    }
+    return done;
+  }
+
+  static void finish(const Finished& done) {
+    for (Waiter* waiter : done) waiter->Finish(Status::OK);
+  }
+
+  static grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(status);
+    return reactor;
+  }
+
+  const std::string token_;
+  std::mutex mutex_;  // for all below
+  int64_t generation_ = 0;
+  Values of_ranks_, of_launchers_;  // of_ranks_: of this generation
+  std::set<Waiter*> waiting_;
+  bool closed_ = false;
+};
+
+class GrpcStoreServer final : public StoreServer {
+ public:
+  explicit GrpcStoreServer(const StoreServerOptions& options) : service_(options.token) {
+    gpr_set_log_function([](gpr_log_func_args*) {});  // what goes wrong is said in our own words
+    std::string address = resolve(options.address);
+    check_can_listen(address, options.port);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(host_and_port(address, options.port), grpc::InsecureServerCredentials(), &port_);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // two jobs must not share a port
+    // Clients ask often whether this process still lives.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+    builder.SetMaxReceiveMessageSize(kLongestMessage);
+    builder.SetMaxSendMessageSize(kLongestMessage);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0)
+      throw_error<CommError>("[store] cannot listen on {}; choose another port", host_and_port(address, options.port));
+  }
+  ~GrpcStoreServer() override {
+    service_.close();
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  }
+
+  int port() const override { return port_; }
+  void begin_generation(int64_t generation) override { service_.begin_generation(generation); }
+
+ private:
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<StoreServer> serve_store(const StoreServerOptions& options) {
+  return std::make_unique<GrpcStoreServer>(options);
+}
+
+}  // namespace bonfire::comm

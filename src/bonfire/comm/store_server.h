@@ -1,0 +1,34 @@
+#pragma once
+// The server that holds a job's store, over gRPC; whoever owns the object owns the values.
+//
+//   auto server = comm::serve_store({.address = "10.0.0.1", .port = 29500, .token = token});
+//   server->begin_generation(1);    // a restart: what the ranks before it had set is gone, and so are they
+//
+// Keys of ranks belong to a generation, the number of restarts so far. A rank of an earlier one that is still about is
+// refused with a CommError that says so. Keys of launchers, which have no generation, stay until the server goes.
+// Nothing is encrypted: the token keeps strangers from joining, not from listening.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace bonfire::comm {
+
+struct StoreServerOptions {
+  std::string address = "127.0.0.1";  // the one address to listen on: a name or literal of this host
+  int port = 0;                       // 0: one that is free
+  std::string token = {};             // what callers must know; empty: everyone may call
+};
+
+class StoreServer {
+ public:
+  virtual ~StoreServer() = default;  // callers that wait get a CommError
+  virtual int port() const = 0;
+  virtual void begin_generation(int64_t generation) = 0;  // 0 has begun with the server
+};
+
+// CommError when it cannot listen: the port is taken, the address is not this host's. ConfigError where Bonfire was
+// built without gRPC.
+std::unique_ptr<StoreServer> serve_store(const StoreServerOptions& options);
+
+}  // namespace bonfire::comm
