@@ -59,6 +59,13 @@ std::pair<AddressList, std::string> look_up(const std::string& host, int port) {
   return {AddressList(error == 0 ? found : nullptr, &freeaddrinfo), error == 0 ? "" : ::gai_strerror(error)};
 }
 
+// 0, or an errno.
+int bind_to(int socket, const std::string& literal) {
+  auto [found, error] = look_up(literal, 0);
+  if (!found) return EADDRNOTAVAIL;
+  return ::bind(socket, found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+}
+
 // 0, or the errno that connecting ends with.
 int connect_within(int socket, const addrinfo& address, std::chrono::milliseconds timeout) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
@@ -111,7 +118,7 @@ std::string host_and_port(const std::string& host, int port) {
   return bare_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
-Route reach(const std::string& host, int port, std::chrono::milliseconds timeout) {
+Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from) {
   constexpr std::chrono::milliseconds kLongestTry{3000}, kPause{50};
   const Clock::time_point end = Clock::now() + timeout;
   for (;;) {
@@ -119,17 +126,39 @@ Route reach(const std::string& host, int port, std::chrono::milliseconds timeout
     for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
       auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
       Socket socket(one->ai_family);
-      int error = socket.get() < 0 ? errno : connect_within(socket.get(), *one, std::clamp(left, kPause, kLongestTry));
+      int error = socket.get() < 0 ? errno : from.empty() ? 0 : bind_to(socket.get(), from);
+      if (error == 0) error = connect_within(socket.get(), *one, std::clamp(left, kPause, kLongestTry));
       if (error == 0) return {literal_of(one->ai_addr), local_end(socket.get())};
       reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", literal_of(one->ai_addr), std::strerror(error));
     }
     if (Clock::now() + kPause >= end)
       throw_error<CommError>(
-          "[network] {} cannot be reached within {} s ({}); is the job's first host up, is this its address and port, "
+          "[network] {} cannot be reached{} within {} s ({}); is the job's first host up, is this its address and "
+          "port, "
           "and does no firewall stand between? This host has {}",
-          host_and_port(host, port), static_cast<double>(timeout.count()) / 1000, reasons, list_of(interfaces()));
+          host_and_port(host, port), from.empty() ? "" : " from " + from, static_cast<double>(timeout.count()) / 1000,
+          reasons, list_of(interfaces()));
     std::this_thread::sleep_for(kPause);  // nothing tells us when a port of another host opens
   }
+}
+
+std::string choose_address(const std::string& choice, const std::vector<Interface>& all) {
+  bool exclude = choice.starts_with('^'), exact = choice.starts_with('=');
+  std::vector<std::string> names;
+  for (size_t begin = exclude || exact ? 1 : 0; begin <= choice.size();) {
+    size_t end = std::min(choice.find(',', begin), choice.size());
+    if (end > begin) names.push_back(choice.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  auto named = [&](const Interface& one, bool whole) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return whole ? one.name == name : one.name.starts_with(name); });
+  };
+  for (bool whole : {true, false})  // eth1 before eth10
+    for (const Interface& one : all) {
+      if (exclude ? !one.loopback && !named(one, exact) : named(one, whole || exact)) return one.address;
+    }
+  throw_error<ConfigError>("[network] no interface of this host fits '{}'; it has {}", choice, list_of(all));
 }
 
 void check_can_listen(const std::string& literal, int port) {

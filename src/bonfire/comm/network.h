@@ -33,8 +33,14 @@ struct Route {
   std::string remote;  // literal that answered
   std::string local;   // this host's end
 };
-// Connects by TCP until somebody answers. CommError behind the timeout: what the system said of each address.
-Route reach(const std::string& host, int port, std::chrono::milliseconds timeout);
+// Connects by TCP until somebody answers. CommError behind the timeout: what the system said of each address. `from`:
+// the literal of this host's own to come from; empty: whichever the system takes.
+Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from = {});
+
+// The address of the interface that a choice as NCCL writes it names: "eth1", "=eth1" (exactly), "eth,ib" (beginning
+// so),
+// "^docker,lo" (none of these). ConfigError lists the interfaces when it names none.
+std::string choose_address(const std::string& choice, const std::vector<Interface>& all);
 
 // CommError, in words, when nobody could listen there now: port taken, not an address of this host, no right to it.
 void check_can_listen(const std::string& literal, int port);

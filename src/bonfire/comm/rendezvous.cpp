@@ -1,0 +1,143 @@
+#include "bonfire/comm/rendezvous.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/network.h"
+#include "bonfire/comm/store_client.h"
+#include "bonfire/comm/store_server.h"
+
+namespace bonfire::comm {
+
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+
+std::string key_of(int rank) { return fmt::format("rendezvous/rank/{}", rank); }
+
+std::vector<std::string> keys_of_all(int world, const char* kind) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world; ++rank) keys.push_back(fmt::format("rendezvous/{}/{}", kind, rank));
+  return keys;
+}
+
+std::shared_ptr<StoreServer> serve(const Environment& e) {
+  std::string address = resolve(e.master_address);
+  if (e.local_world < e.world && is_loopback(address))
+    throw_error<ConfigError>(
+        "[rendezvous] MASTER_ADDR '{}' is {} on this host, which other hosts cannot reach; give the address of one of "
+        "its interfaces: {}",
+        e.master_address, address, list_of(interfaces()));
+  return serve_store({.address = address, .port = e.store_port, .token = e.token});
+}
+
+// A store that, when it is dropped, says farewell; the server of rank 0 leaves last, so that nobody's fails.
+std::shared_ptr<Store> with_farewell(std::shared_ptr<Store> client, std::shared_ptr<StoreServer> server,
+                                     const Environment& e) {
+  Store* store = client.get();
+  return {store, [client = std::move(client), server = std::move(server), e](Store*) mutable {
+            try {
+              client->set(fmt::format("rendezvous/left/{}", e.rank), "");
+              if (server != nullptr && std::uncaught_exceptions() == 0) client->wait(keys_of_all(e.world, "left"), 5s);
+            } catch (const Error&) {  // who died says no farewell
+            }
+            client.reset();
+            server.reset();
+          }};
+}
+
+// The interface that was chosen by hand, else the one that reaches the store.
+std::string own_address(const Environment& e, milliseconds timeout) {
+  for (const char* variable : {"BONFIRE_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
+    if (const char* choice = std::getenv(variable); choice != nullptr && *choice != 0) {
+      std::string address = choose_address(choice, interfaces());
+      return reach(e.master_address, e.store_port, std::min(timeout, milliseconds(5'000)), address).local;
+    }
+  return reach(e.master_address, e.store_port, timeout).local;
+}
+
+std::string described(const std::string& address) {
+  return nlohmann::json{{"host", host_name()},
+                        {"address", address},
+                        {"machine", machine_id()},
+                        {"process", ::getpid()},
+                        {"version", library_version()}}
+      .dump();
+}
+
+Peer peer_from(int rank, const std::string& text) {
+  nlohmann::json words = nlohmann::json::parse(text);
+  if (words.at("version") != library_version())
+    throw_error<CommError>("[rendezvous] rank {} on {} runs Bonfire {}, this rank {}; install one version everywhere",
+                           rank, words.at("host").get<std::string>(), words.at("version").get<std::string>(),
+                           library_version());
+  return {rank, words.at("host"), words.at("address"), words.at("machine"), words.at("process")};
+}
+
+[[noreturn]] void name_the_missing(Store& store, int world, milliseconds timeout) {
+  std::vector<std::string> missing, here;
+  for (int rank = 0; rank < world; ++rank) {
+    try {
+      here.push_back(fmt::format("{} on {}", rank, peer_from(rank, store.get(key_of(rank), 0ms)).host));
+    } catch (const TimeoutError&) {
+      missing.push_back(std::to_string(rank));
+    }
+  }
+  throw_error<TimeoutError>(
+      "[rendezvous] of {} ranks these never came within {} s: {} (here: {}); look at what they print, and whether all "
+      "hosts were started",
+      world, static_cast<double>(timeout.count()) / 1000, fmt::join(missing, ", "), fmt::join(here, ", "));
+}
+
+}  // namespace
+
+std::string library_version() { return BONFIRE_VERSION; }
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = "";
+  ::gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
+std::string machine_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/net", error).string();
+}
+
+Rendezvous meet(const Environment& environment, const MeetOptions& options) {
+  if (environment.starter == Starter::nobody)
+    return {environment, {{0, host_name(), "127.0.0.1", machine_id(), ::getpid()}}, nullptr};
+  Environment e = environment;
+  std::shared_ptr<StoreServer> server = e.holds_store() ? serve(e) : nullptr;
+  if (server != nullptr) e.store_port = server->port();
+  std::shared_ptr<Store> store = connect_store({.host = e.master_address,
+                                                .port = e.store_port,
+                                                .token = e.token,
+                                                .generation = e.generation,
+                                                .caller = fmt::format("rank {}", e.rank),
+                                                .connect_timeout = options.timeout});
+  if (e.starter != Starter::bonfire) store = with_farewell(std::move(store), std::move(server), e);
+
+  store->set(key_of(e.rank), described(own_address(e, options.timeout)));
+  try {
+    store->wait(keys_of_all(e.world, "rank"), options.timeout);
+  } catch (const TimeoutError&) {
+    name_the_missing(*store, e.world, options.timeout);
+  }
+  Rendezvous job{e, {}, store};
+  for (int rank = 0; rank < e.world; ++rank) job.peers.push_back(peer_from(rank, store->get(key_of(rank), 30s)));
+  return job;
+}
+
+}  // namespace bonfire::comm

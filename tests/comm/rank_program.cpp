@@ -1,0 +1,100 @@
+// A rank as tests want it. Its arguments say what it does, one after another:
+//   meet SECONDS    finds the other ranks; prints "met 4 on 1 machines"
+//   env NAME        prints NAME=value
+//   print TEXT      on stdout; error TEXT on stderr
+//   if RANK         what follows up to the next `if` is for that rank only; if all: for all
+//   sleep SECONDS
+//   spawn           starts a process of its own, in a session of its own, that sleeps; prints "grandchild PID"
+//   deaf            does not hear SIGTERM and SIGINT
+//   polite CODE     leaves with CODE on SIGTERM
+//   once FILE       what follows is left out when the file is there already, which it is after this
+//   kill SIGNAL     itself
+//   exit CODE
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/rendezvous.h"
+
+namespace {
+
+using namespace bonfire;
+
+int polite_code = 0;
+
+void say(const std::string& text, std::FILE* to = stdout) {
+  std::fprintf(to, "%s\n", text.c_str());
+  std::fflush(to);
+}
+
+void meet(double seconds) {
+  comm::Rendezvous job = comm::meet(comm::read_environment(),
+                                    {.timeout = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000))});
+  std::set<std::string> machines, addresses;
+  for (const comm::Peer& peer : job.peers) {
+    machines.insert(peer.machine);
+    addresses.insert(peer.address);
+  }
+  say(fmt::format("met {} on {} machines at {}", job.peers.size(), machines.size(), fmt::join(addresses, " ")));
+}
+
+void spawn() {
+  int child = ::fork();
+  if (child == 0) {
+    ::setsid();
+    ::execlp("sleep", "sleep", "600", nullptr);
+    ::_exit(127);
+  }
+  say(fmt::format("grandchild {}", child));
+}
+
+void run(const std::vector<std::string>& words) {
+  const char* rank = std::getenv("RANK");
+  bool for_us = true;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    bool alone = word == "spawn" || word == "deaf";
+    std::string value = alone ? "" : words.at(++i);
+    if (word == "if") for_us = value == "all" || (rank != nullptr && value == rank);
+    if (!for_us) continue;
+    if (word == "meet") meet(std::stod(value));
+    if (word == "env") say(value + "=" + (std::getenv(value.c_str()) ? std::getenv(value.c_str()) : "(none)"));
+    if (word == "print") say(value);
+    if (word == "error") say(value, stderr);
+    if (word == "sleep") ::usleep(static_cast<useconds_t>(std::stod(value) * 1e6));
+    if (word == "spawn") spawn();
+    if (word == "deaf") ::signal(SIGTERM, SIG_IGN);
+    if (word == "polite") {
+      polite_code = std::stoi(value);
+      ::signal(SIGTERM, [](int) { ::_exit(polite_code); });
+    }
+    if (word == "once") {
+      for_us = !std::filesystem::exists(value);
+      std::ofstream(value) << "";
+    }
+    if (word == "kill") ::raise(std::stoi(value));
+    if (word == "exit") std::exit(std::stoi(value));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run({argv + 1, argv + argc});
+  } catch (const Error& error) {
+    say(error.what(), stderr);
+    return 1;
+  }
+}
