@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/gloo/gloo_group.h"
 
 namespace bonfire::testing {
 namespace {
@@ -34,12 +35,18 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
 
 class MemoryGroup : public ::testing::TestWithParam<Case> {};
 class MemoryGroupFaults : public ::testing::TestWithParam<Case> {};
+class MessageGroup : public ::testing::TestWithParam<Case> {
+  void SetUp() override {
+    if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo";
+  }
+};
+class MessageGroupFaults : public MessageGroup {};
 
 void keep_the_contract(const Case& one) {
   for (int round = 0; round < std::max(1, stress_rounds()); ++round)
-    expect_all_fine(run_ranks(one.backend, one.size, [](Rank& rank) {
+    expect_all_fine(run_ranks(one.backend, one.size, [&](Rank& rank) {
       check_collectives(rank, Memory::own, stress_rounds() > 0);
-      check_collectives(rank, Memory::buffer, stress_rounds() > 0);
+      if (one.backend == Backend::shm) check_collectives(rank, Memory::buffer, stress_rounds() > 0);
       check_equal_bits(rank);
       check_letters(rank);
       check_split(rank);
@@ -143,6 +150,11 @@ TEST_P(MemoryGroupFaults, DifferentCallsAreNamed) {
   EXPECT_NE(endings[0].find("same calls in the same order"), std::string::npos) << endings[0];
 }
 
+TEST_P(MessageGroup, KeepsTheContract) { keep_the_contract(GetParam()); }
+TEST_P(MessageGroupFaults, AWaitThatIsTooLongNamesWhoIsLate) { name_who_is_late(GetParam()); }
+TEST_P(MessageGroupFaults, AnAbortReachesAllRanks) { hear_of_an_abort(GetParam()); }
+TEST_P(MessageGroupFaults, ARankThatEndsIsNamed) { name_who_is_gone(GetParam()); }
+
 std::vector<Case> cases_of(std::initializer_list<Backend> backends, std::initializer_list<int> sizes) {
   std::vector<Case> cases;
   for (Backend backend : backends)
@@ -155,6 +167,10 @@ INSTANTIATE_TEST_SUITE_P(Conformance, MemoryGroup,
                          case_name);
 INSTANTIATE_TEST_SUITE_P(Conformance, MemoryGroupFaults,
                          ::testing::ValuesIn(cases_of({Backend::local, Backend::shm}, {2, 5})), case_name);
+INSTANTIATE_TEST_SUITE_P(Conformance, MessageGroup,
+                         ::testing::ValuesIn(cases_of({Backend::gloo}, {1, 2, 3, 4, 5, 6, 7, 8})), case_name);
+INSTANTIATE_TEST_SUITE_P(Conformance, MessageGroupFaults, ::testing::ValuesIn(cases_of({Backend::gloo}, {2, 5})),
+                         case_name);
 
 }  // namespace
 }  // namespace bonfire::testing

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "tests/comm/file_store.h"
@@ -42,8 +43,9 @@ std::vector<std::string> run_threads(int size, const Body& body, std::chrono::mi
   return endings;
 }
 
-std::shared_ptr<comm::Group> make_group(Backend, const comm::Membership& membership) {
-  return comm::shm_group(membership);
+std::shared_ptr<comm::Group> make_group(Backend backend, const comm::Membership& membership) {
+  if (backend == Backend::shm) return comm::shm_group(membership);
+  return comm::gloo_group(membership, {.interface = "lo"});
 }
 
 [[noreturn]] void be_rank(Backend backend, const comm::Membership& membership, const Body& body, int report) {
@@ -89,7 +91,9 @@ std::vector<std::string> run_processes(Backend backend, int size, const Body& bo
 
 }  // namespace
 
-std::string name_of(Backend backend) { return backend == Backend::local ? "local" : "shm"; }
+std::string name_of(Backend backend) {
+  return backend == Backend::local ? "local" : backend == Backend::shm ? "shm" : "gloo";
+}
 
 std::vector<std::string> run_ranks(Backend backend, int size, const Body& body, std::chrono::milliseconds timeout) {
   if (backend == Backend::local) return run_threads(size, body, timeout);

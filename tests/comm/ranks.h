@@ -12,7 +12,7 @@
 
 namespace bonfire::testing {
 
-enum class Backend { local, shm };
+enum class Backend { local, shm, gloo };
 std::string name_of(Backend backend);
 
 // What one rank works with. A rank that throws has failed.

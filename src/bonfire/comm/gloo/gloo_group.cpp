@@ -1,0 +1,301 @@
+#include "bonfire/comm/gloo/gloo_group.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/arguments.h"
+#include "bonfire/comm/message_group.h"
+
+namespace bonfire::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Device = std::shared_ptr<gloo::transport::Device>;
+using namespace std::chrono_literals;
+
+constexpr auto kLookUp = 50ms;       // of a wait between two looks at the deadline and the peer
+constexpr auto kAskTheStore = 1s;    // of a wait between two questions whether the group was stopped
+constexpr uint64_t kProbeSlot = 99;  // messages use 0 and 1
+
+std::string interface_list() {
+  std::string list;
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return "unknown";
+  for (ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
+    int family = one->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    char address[NI_MAXHOST];
+    socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (::getnameinfo(one->ifa_addr, length, address, sizeof address, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", one->ifa_name, address);
+  }
+  ::freeifaddrs(first);
+  return list;
+}
+
+Device make_device(const GlooOptions& options) {
+  if (options.interface.empty() == options.address.empty())
+    throw_error<ConfigError>("[gloo] name either an interface or an address to listen on; this host has {}",
+                             interface_list());
+  gloo::transport::tcp::attr attributes;
+  attributes.iface = options.interface;
+  attributes.hostname = options.address;
+  try {
+    return gloo::transport::tcp::CreateDevice(attributes);
+  } catch (const std::exception&) {
+    throw_error<ConfigError>("[gloo] cannot listen on {} {}; this host has {}",
+                             options.interface.empty() ? "address" : "interface", options.interface + options.address,
+                             interface_list());
+  }
+}
+
+// Our store, as Gloo asks for it.
+class KeysForGloo : public gloo::rendezvous::Store {
+ public:
+  explicit KeysForGloo(const Membership& membership) : membership_(membership) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    membership_.store->set(full(key), std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    std::string value = membership_.store->get(full(key), membership_.timeout);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) membership_.store->wait({full(key)}, membership_.timeout);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+ private:
+  std::string full(const std::string& key) const { return membership_.name + "/gloo/" + key; }
+
+  const Membership& membership_;
+};
+
+// Gloo's waits end by success, by an error on the connection, or by a timeout that kills the whole context; and a
+// message that is half written when its connection breaks is forgotten. So each wait is woken every few milliseconds
+// to look for itself.
+class Waits {
+ public:
+  Waits() : thread_([this](const std::stop_token& stop) { nudge(stop); }) {}
+
+  // Returns whether the operation is done; false at the latest after two looks.
+  bool once(gloo::transport::UnboundBuffer& buffer, bool sending) {
+    set(&buffer, sending);
+    try {
+      bool done = sending ? buffer.waitSend(1h) : buffer.waitRecv(1h);
+      set(nullptr, false);
+      return done;
+    } catch (...) {
+      set(nullptr, false);
+      throw;
+    }
+  }
+
+ private:
+  void set(gloo::transport::UnboundBuffer* buffer, bool sending) {
+    std::lock_guard lock(mutex_);
+    waiting_ = buffer;
+    sending_ = sending;
+  }
+  void nudge(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, stop, kLookUp, [&] { return stop.stop_requested(); })) {
+      if (waiting_ == nullptr) continue;
+      sending_ ? waiting_->abortWaitSend() : waiting_->abortWaitRecv();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  gloo::transport::UnboundBuffer* waiting_ = nullptr;
+  bool sending_ = false;
+  std::jthread thread_;
+};
+
+class GlooMessenger : public Messenger {
+ public:
+  GlooMessenger(Membership membership, Device device) : membership_(std::move(membership)), device_(std::move(device)) {
+    exchange_names();
+    if (size() == 1) return;
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
+    context->setTimeout(membership_.timeout);
+    KeysForGloo keys(membership_);
+    try {
+      context->connectFullMesh(keys, device_);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw_error<CommError>("[gloo] {} cannot reach all its peers: {}", name(rank()), error.what());
+    }
+    context_ = std::move(context);
+  }
+
+  int rank() const override { return membership_.rank; }
+  int size() const override { return membership_.size; }
+  std::string name(int rank) const override { return names_[static_cast<size_t>(rank)]; }
+  std::unique_ptr<Transfer> send(std::span<const std::byte> message, int to, int tag) override;
+  std::unique_ptr<Transfer> receive(std::span<std::byte> message, int from, int tag) override;
+  void wait(gloo::transport::UnboundBuffer& buffer, bool sending, int peer, Clock::time_point deadline);
+
+  // The first reason in the store is everyone's; connections are closed behind it, so that peers look there.
+  void stop(const std::string& reason) override {
+    if (stopping_.exchange(true)) return;
+    try {
+      if (membership_.store->add(key("stopped"), 1) == 1) membership_.store->set(key("reason"), reason);
+    } catch (const Error&) {
+      std::lock_guard lock(mutex_);  // the store is gone; closed connections must do
+      if (reason_.empty()) reason_ = reason;
+    }
+    stopped_ = true;
+    if (context_) context_->closeConnections();
+  }
+
+  std::string stop_reason() override {
+    std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return reason_;
+    try {
+      if (membership_.store->add(key("stopped"), 0) > 0) reason_ = membership_.store->get(key("reason"), 1s);
+    } catch (const Error&) {
+      return "";
+    }
+    return reason_;
+  }
+
+  std::vector<int> silent_ranks() override {
+    std::vector<int> silent;
+    try {
+      membership_.store->set(key(fmt::format("waiting/{}", rank())), "");
+      auto until = Clock::now() + 500ms;
+      for (int peer = 0; peer < size(); ++peer) {
+        auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+        try {
+          membership_.store->wait({key(fmt::format("waiting/{}", peer))}, std::max(left, 1ms));
+        } catch (const TimeoutError&) {
+          silent.push_back(peer);
+        }
+      }
+    } catch (const Error&) {
+      return {};
+    }
+    return silent;
+  }
+
+  std::unique_ptr<Messenger> split(int colour, std::span<const int> members, const std::string& split_key) override {
+    Membership part = membership_;
+    part.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+    part.size = static_cast<int>(members.size());
+    part.name = fmt::format("{}/{}/{}", membership_.name, split_key, colour);
+    return std::make_unique<GlooMessenger>(part, device_);
+  }
+
+ private:
+  std::string key(const std::string& what) const { return membership_.name + "/" + what; }
+
+  void exchange_names() {
+    char host[65] = "";
+    ::gethostname(host, sizeof host - 1);
+    membership_.store->set(key(fmt::format("name/{}", rank())), fmt::format("{}, process {}", host, ::getpid()));
+    auto deadline = Clock::now() + membership_.timeout;
+    for (int peer = 0; peer < size(); ++peer) {
+      auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      try {
+        std::string where = membership_.store->get(key(fmt::format("name/{}", peer)), std::max(left, 1ms));
+        names_.push_back(fmt::format("rank {} ({})", peer, where));
+      } catch (const TimeoutError&) {
+        throw_error<TimeoutError>("[gloo] rank {} waited {} s for rank {}, which never came", rank(),
+                                  static_cast<double>(membership_.timeout.count()) / 1000, peer);
+      }
+    }
+  }
+
+  Membership membership_;
+  Device device_;
+  std::vector<std::string> names_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  Waits waits_;
+  std::atomic<bool> stopping_ = false, stopped_ = false;
+  std::mutex mutex_;
+  std::string reason_;
+};
+
+class GlooTransfer : public Transfer {
+ public:
+  GlooTransfer(GlooMessenger& messenger, std::unique_ptr<gloo::transport::UnboundBuffer> buffer, bool sending, int peer)
+      : messenger_(messenger), buffer_(std::move(buffer)), sending_(sending), peer_(peer) {}
+  void wait(Clock::time_point deadline) override { messenger_.wait(*buffer_, sending_, peer_, deadline); }
+
+ private:
+  GlooMessenger& messenger_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  bool sending_;
+  int peer_;
+};
+
+// Runs a call of Gloo; its errors become ours and name the rank.
+template <class Call>
+auto with_peer(const std::string& peer, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    throw_error<CommError>("{} is gone: {}", peer, error.what());
+  }
+}
+
+std::unique_ptr<Transfer> GlooMessenger::send(std::span<const std::byte> message, int to, int tag) {
+  return with_peer(name(to), [&] {
+    auto buffer = context_->createUnboundBuffer(const_cast<std::byte*>(message.data()), message.size());
+    buffer->send(to, static_cast<uint64_t>(tag));
+    return std::make_unique<GlooTransfer>(*this, std::move(buffer), true, to);
+  });
+}
+
+std::unique_ptr<Transfer> GlooMessenger::receive(std::span<std::byte> message, int from, int tag) {
+  return with_peer(name(from), [&] {
+    auto buffer = context_->createUnboundBuffer(message.data(), message.size());
+    buffer->recv(from, static_cast<uint64_t>(tag));
+    return std::make_unique<GlooTransfer>(*this, std::move(buffer), false, from);
+  });
+}
+
+void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, int peer, Clock::time_point deadline) {
+  auto begun = Clock::now(), asked = begun;
+  while (!with_peer(name(peer), [&] { return waits_.once(buffer, sending); })) {
+    auto now = Clock::now();
+    if (stopped_) throw_error<CommError>("the group was stopped");
+    if (now > deadline)
+      throw_error<TimeoutError>("waited {:.1f} s for {}", std::chrono::duration<double>(now - begun).count(),
+                                name(peer));
+    // A broken connection refuses even an empty receive.
+    with_peer(name(peer), [&] { context_->createUnboundBuffer(nullptr, 0)->recv(peer, kProbeSlot); });
+    if (now - asked < kAskTheStore) continue;
+    asked = now;
+    if (!stop_reason().empty()) throw_error<CommError>("the group was stopped");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Group> gloo_group(const Membership& membership, const GlooOptions& options) {
+  check_membership("gloo", membership.rank, membership.size);
+  auto messenger = std::make_unique<GlooMessenger>(membership, make_device(options));
+  return std::make_shared<MessageGroup>(std::move(messenger), membership.timeout);
+}
+
+bool has_gloo() { return true; }
+
+}  // namespace bonfire::comm

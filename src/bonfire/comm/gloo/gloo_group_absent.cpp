@@ -1,0 +1,13 @@
+// The twin of gloo_group.cpp where Gloo is not there to build with.
+#include "bonfire/base/error.h"
+#include "bonfire/comm/gloo/gloo_group.h"
+
+namespace bonfire::comm {
+
+std::shared_ptr<Group> gloo_group(const Membership&, const GlooOptions&) {
+  throw_error<ConfigError>("[gloo] this Bonfire was built without Gloo; install libgloo-dev and build it again");
+}
+
+bool has_gloo() { return false; }
+
+}  // namespace bonfire::comm

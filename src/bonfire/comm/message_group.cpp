@@ -1,0 +1,336 @@
+#include "bonfire/comm/message_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/arguments.h"
+#include "bonfire/comm/reduce.h"
+
+namespace bonfire::comm {
+namespace {
+
+constexpr size_t kStraight = 128 << 10;  // bytes up to which latency counts more than the links between hosts
+constexpr size_t kSegment = 512 << 10;   // bytes
+constexpr int kCollective = 0, kLetter = 1;
+
+std::span<std::byte> bytes_of(const Values& values) { return {static_cast<std::byte*>(values.data), values.bytes()}; }
+std::span<const std::byte> bytes_of(const ConstValues& values) {
+  return {static_cast<const std::byte*>(values.data), values.bytes()};
+}
+
+void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (!from.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+struct Range {
+  size_t begin = 0, end = 0;  // elements
+  size_t count() const { return end - begin; }
+};
+
+Range share_of(size_t count, int share, int shares) {
+  auto index = static_cast<size_t>(share), all = static_cast<size_t>(shares);
+  return {count * index / all, count * (index + 1) / all};
+}
+
+Values part_of(const Values& values, Range range) {
+  return {static_cast<std::byte*>(values.data) + range.begin * size_of(values.dtype), range.count(), values.dtype};
+}
+
+// Shares of a ring, cut into as many segments each: item t is segment t % segments of step t / segments.
+struct Ring {
+  Ring(const Values& values, int rank, int size) : values(values), rank(rank), size(size) {
+    size_t share = (values.bytes() + static_cast<size_t>(size) - 1) / static_cast<size_t>(size);
+    segments = std::max<size_t>(1, (share + kSegment - 1) / kSegment);
+  }
+  size_t items() const { return segments * static_cast<size_t>(size - 1); }
+  bool last_step(size_t item) const { return item / segments + 2 == static_cast<size_t>(size); }
+  // The share that is `behind` places behind this rank's at the item's step.
+  Values at(size_t item, int behind) const {
+    int step = static_cast<int>(item / segments);
+    int share = ((rank - step - behind) % size + size) % size;
+    Values whole = part_of(values, share_of(values.count, share, size));
+    auto segment = static_cast<int>(item % segments);
+    return part_of(whole, share_of(whole.count, segment, static_cast<int>(segments)));
+  }
+  int next() const { return (rank + 1) % size; }
+  int before() const { return (rank + size - 1) % size; }
+
+  Values values;
+  int rank, size;
+  size_t segments = 1;  // of a share
+};
+
+}  // namespace
+
+// Messages begun and not yet waited for. Empty ones are not sent: both sides know that they are.
+class MessageGroup::Transfers {
+ public:
+  explicit Transfers(MessageGroup& group, int tag = kCollective) : group_(group), tag_(tag) {}
+
+  void send(ConstBytes message, int to) { add(message.empty() ? nullptr : group_.messenger_->send(message, to, tag_)); }
+  void receive(Bytes message, int from) {
+    add(message.empty() ? nullptr : group_.messenger_->receive(message, from, tag_));
+  }
+  size_t begun() const { return transfers_.size(); }
+  void wait(size_t number) {
+    if (transfers_[number]) transfers_[number]->wait(group_.deadline_);
+    transfers_[number].reset();
+  }
+  void wait_for_all() {
+    for (size_t number = 0; number < transfers_.size(); ++number) wait(number);
+  }
+
+ private:
+  void add(std::unique_ptr<Transfer> transfer) { transfers_.push_back(std::move(transfer)); }
+
+  MessageGroup& group_;
+  int tag_;
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+};
+
+MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout)
+    : messenger_(std::move(messenger)), timeout_(timeout) {}
+
+// Runs the body of a call; what fails in it is the end of the group, here and for the peers. When a peer has said why,
+// that is the reason: the broken connection here only follows from it.
+template <class Body>
+void MessageGroup::guarded(std::string_view where, const Body& body) {
+  if (error_) std::rethrow_exception(error_);
+  deadline_ = std::chrono::steady_clock::now() + timeout_;
+  try {
+    if (aborted_) throw_error<CommError>("the group was aborted");
+    body();
+    return;
+  } catch (const TimeoutError& error) {
+    error_ = too_late(where, error.what());
+  } catch (const CommError& error) {
+    error_ = std::make_exception_ptr(CommError(fmt::format("[{}] {}", where, error.what())));
+  }
+  if (std::string reason = messenger_->stop_reason(); !reason.empty())
+    error_ = std::make_exception_ptr(CommError(fmt::format("[{}] {}", where, reason)));
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    messenger_->stop(fmt::format("{} gave up: {}", messenger_->name(rank()), error.what()));
+    throw;
+  }
+}
+
+std::exception_ptr MessageGroup::too_late(std::string_view where, const std::string& message) {
+  std::string names;
+  for (int peer : messenger_->silent_ranks()) names += (names.empty() ? "" : ", ") + messenger_->name(peer);
+  std::string text = names.empty() ? fmt::format("[{}] {}", where, message)
+                                   : fmt::format("[{}] waited {} s for {}", where,
+                                                 static_cast<double>(timeout_.count()) / 1000, names);
+  return std::make_exception_ptr(TimeoutError(text));
+}
+
+void MessageGroup::all_reduce(Values values, Reduce reduce) {
+  check_reduction("all_reduce", values.dtype, reduce);
+  guarded("all_reduce", [&] {
+    if (size() == 1 || values.count == 0) return;
+    bool half = values.dtype == DType::bf16 || values.dtype == DType::f16;
+    if (half || values.bytes() <= kStraight) return reduce_straight(values, reduce);
+    reduce_round_the_ring(values, reduce);
+    gather_round_the_ring(values);
+  });
+}
+
+void MessageGroup::reduce_straight(Values values, Reduce reduce) {
+  Range share = share_of(values.count, rank(), size());
+  Values mine = part_of(values, share);
+  std::vector<std::byte> others(mine.bytes() * static_cast<size_t>(size()));
+  std::vector<const void*> sources(static_cast<size_t>(size()), mine.data);
+  Transfers parts(*this);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    auto index = static_cast<size_t>(peer);
+    Bytes place(others.data() + index * mine.bytes(), mine.bytes());
+    sources[index] = place.data();
+    parts.receive(place, peer);
+  }
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) parts.send(bytes_of(part_of(values, share_of(values.count, peer, size()))), peer);
+  parts.wait_for_all();
+  reduce_values(sources, {&mine.data, 1}, mine.count, mine.dtype, {reduce, size()});
+  Transfers results(*this);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) results.receive(bytes_of(part_of(values, share_of(values.count, peer, size()))), peer);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) results.send(bytes_of(mine), peer);
+  results.wait_for_all();
+}
+
+// Behind it rank r has the finished share r + 1.
+void MessageGroup::reduce_round_the_ring(Values values, Reduce reduce) {
+  Ring ring(values, rank(), size());
+  std::vector<std::byte> arrived[2];  // while one is added, the next arrives
+  Transfers sends(*this), receives(*this);
+  auto expect = [&](size_t item) {
+    if (item >= ring.items()) return;
+    arrived[item % 2].resize(ring.at(item, 1).bytes());
+    receives.receive(arrived[item % 2], ring.before());
+  };
+  expect(0);
+  expect(1);
+  for (size_t item = 0; item < ring.items(); ++item) {
+    sends.send(bytes_of(ring.at(item, 0)), ring.next());
+    receives.wait(item);
+    Values mine = ring.at(item, 1);
+    const void* sources[] = {arrived[item % 2].data(), mine.data};
+    Reduce kind = reduce == Reduce::mean && !ring.last_step(item) ? Reduce::sum : reduce;
+    if (mine.count > 0) reduce_values(sources, {&mine.data, 1}, mine.count, mine.dtype, {kind, size()});
+    expect(item + 2);
+  }
+  sends.wait_for_all();
+}
+
+void MessageGroup::gather_round_the_ring(Values values) {
+  Ring ring(values, rank() + 1, size());  // shares as seen from the finished one
+  int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
+  Transfers sends(*this), receives(*this);
+  for (size_t item = 0; item < ring.items(); ++item) receives.receive(bytes_of(ring.at(item, 1)), before);
+  for (size_t item = 0; item < ring.items(); ++item) {
+    if (item >= ring.segments) receives.wait(item - ring.segments);  // what is passed on
+    sends.send(bytes_of(ring.at(item, 0)), next);
+  }
+  receives.wait_for_all();
+  sends.wait_for_all();
+}
+
+// A tree over ranks counted from the root: rank v hears from v without its lowest bit. Each rank answers when it has
+// the values, so that the sender knows of a peer that is gone.
+void MessageGroup::broadcast(Values values, int root) {
+  check_root("broadcast", root, size());
+  guarded("broadcast", [&] {
+    if (values.count == 0) return;
+    int place = (rank() - root + size()) % size();
+    auto rank_at = [&](int at) { return (at + root) % size(); };
+    std::byte heard{1};
+    Transfers down(*this), up(*this);
+    std::vector<std::byte> answers(40);
+    int bit = 1;
+    while (bit < size() && (place & bit) == 0) bit <<= 1;
+    if (place != 0) {
+      down.receive(bytes_of(values), rank_at(place - bit));
+      down.wait_for_all();
+      up.send({&heard, 1}, rank_at(place - bit));
+    }
+    for (bit >>= 1; bit > 0; bit >>= 1) {
+      if (place + bit >= size()) continue;
+      up.receive({&answers[up.begun()], 1}, rank_at(place + bit));
+      down.send(bytes_of(values), rank_at(place + bit));
+    }
+    up.wait_for_all();
+    down.wait_for_all();
+  });
+}
+
+// Part p of `to` goes to rank p; rank p's comes to part p of `from`. `to` of one part is for everyone.
+void MessageGroup::exchange_parts(ConstBytes to, Bytes from, size_t part) {
+  auto part_for = [&](int peer) { return to.size() == part ? to : to.subspan(static_cast<size_t>(peer) * part, part); };
+  Transfers transfers(*this);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) transfers.receive(from.subspan(static_cast<size_t>(peer) * part, part), peer);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) transfers.send(part_for(peer), peer);
+  copy_bytes(from.subspan(static_cast<size_t>(rank()) * part, part), part_for(rank()));
+  transfers.wait_for_all();
+}
+
+void MessageGroup::all_gather(ConstValues mine, Values all) {
+  check_parts("all_gather", mine, all, size());
+  guarded("all_gather", [&] { exchange_parts(bytes_of(mine), bytes_of(all), mine.bytes()); });
+}
+
+void MessageGroup::all_to_all(ConstValues to, Values from) {
+  check_exchange("all_to_all", to, from, size());
+  guarded("all_to_all",
+          [&] { exchange_parts(bytes_of(to), bytes_of(from), to.bytes() / static_cast<size_t>(size())); });
+}
+
+void MessageGroup::reduce_scatter(ConstValues all, Values mine, Reduce reduce) {
+  check_parts("reduce_scatter", mine, all, size());
+  check_reduction("reduce_scatter", mine.dtype, reduce);
+  guarded("reduce_scatter", [&] {
+    if (mine.count == 0) return;
+    std::vector<std::byte> parts(all.bytes());  // [size, mine.count]
+    exchange_parts(bytes_of(all), parts, mine.bytes());
+    std::vector<const void*> sources;
+    for (int peer = 0; peer < size(); ++peer)
+      sources.push_back(parts.data() + static_cast<size_t>(peer) * mine.bytes());
+    reduce_values(sources, {&mine.data, 1}, mine.count, mine.dtype, {reduce, size()});
+  });
+}
+
+// The length goes first and is answered: a receiver that expects another one says so instead of losing its place.
+void MessageGroup::send(ConstValues values, int to) {
+  check_peer("send", to, rank(), size());
+  guarded("send", [&] {
+    uint64_t length = values.bytes();
+    std::byte received{0};
+    Transfers letter(*this, kLetter);
+    letter.send(std::as_bytes(std::span(&length, 1)), to);
+    letter.send(bytes_of(values), to);
+    letter.receive({&received, 1}, to);
+    letter.wait_for_all();
+  });
+}
+
+void MessageGroup::receive(Values values, int from) {
+  check_peer("receive", from, rank(), size());
+  guarded("receive", [&] {
+    uint64_t length = 0;
+    std::byte received{1};
+    Transfers letter(*this, kLetter);
+    letter.receive(std::as_writable_bytes(std::span(&length, 1)), from);
+    letter.wait_for_all();
+    if (length != values.bytes())
+      throw_error<CommError>("{} sent {} bytes, expected {} ({} {})", messenger_->name(from), length, values.bytes(),
+                             values.count, name_of(values.dtype));
+    letter.receive(bytes_of(values), from);
+    letter.wait_for_all();
+    letter.send({&received, 1}, from);
+    letter.wait_for_all();
+  });
+}
+
+void MessageGroup::meet() {
+  for (int distance = 1; distance < size(); distance *= 2) {
+    std::byte here{1}, there{0};
+    Transfers transfers(*this);
+    transfers.receive({&there, 1}, (rank() - distance + size()) % size());
+    transfers.send({&here, 1}, (rank() + distance) % size());
+    transfers.wait_for_all();
+  }
+}
+
+void MessageGroup::barrier() {
+  guarded("barrier", [&] { meet(); });
+}
+
+Buffer MessageGroup::buffer(size_t bytes) {
+  constexpr std::align_val_t kPage{4096};
+  auto* memory = static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), kPage));
+  std::memset(memory, 0, bytes);
+  return Buffer(memory, [](std::byte* data) { ::operator delete[](data, kPage); });
+}
+
+std::shared_ptr<Group> MessageGroup::split(int colour) {
+  std::vector<int> colours(static_cast<size_t>(size())), members;
+  all_gather({&colour, 1, DType::i32}, {colours.data(), colours.size(), DType::i32});
+  for (int peer = 0; peer < size(); ++peer)
+    if (colours[static_cast<size_t>(peer)] == colour) members.push_back(peer);
+  std::unique_ptr<Messenger> part;
+  guarded("split", [&] { part = messenger_->split(colour, members, fmt::format("split{}", splits_++)); });
+  return std::make_shared<MessageGroup>(std::move(part), timeout_);
+}
+
+void MessageGroup::abort(const std::string& reason) {
+  aborted_ = true;
+  messenger_->stop(fmt::format("aborted by {}: {}", messenger_->name(rank()), reason));
+}
+
+}  // namespace bonfire::comm
