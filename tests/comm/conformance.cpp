@@ -219,7 +219,7 @@ void check_split(Rank& rank) {
   for (int other = colour; other < rank.size(); other += 2) expected += other + 1;
   require(*number == expected, fmt::format("the sum over a half is {}, expected {}", *number, expected));
 
-  Rank one{half->split(half->rank()), rank.store};
+  Rank one{half->split(half->rank()), rank.counters};
   require(one.size() == 1 && one.rank() == 0, "a group of one");
   one.group->all_reduce({number, 1, DType::i64}, Reduce::sum);
   require(*number == expected, "a sum over one rank");

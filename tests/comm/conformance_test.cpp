@@ -79,7 +79,7 @@ void name_who_is_late(const Case& one) {
   expect_all_fine(run_ranks(
       one.backend, one.size,
       [](Rank& rank) {
-        if (rank.rank() == 1) return rank.store->wait({"all have given up"}, 60s);
+        if (rank.rank() == 1) return rank.wait_for(0, rank.size() - 1);  // until all have given up
         // The first to give up says so to the others.
         std::string first;
         try {
@@ -90,7 +90,7 @@ void name_who_is_late(const Case& one) {
           first = error.what();
         }
         require_text(first, "waited 0.3 s for rank 1");
-        if (rank.store->add("given up", 1) == rank.size() - 1) rank.store->set("all have given up", "");
+        ++rank.counters[0];
         require(thrown<Error>([&] { rank.group->barrier(); }) == first, "a later call gives another reason");
       },
       300ms));
@@ -105,11 +105,11 @@ void hear_of_an_abort(const Case& one) {
         rank.group->abort("the user wants to stop");
       });
     std::string message = thrown<CommError>([&] {
-      if (rank.rank() == 1) rank.store->wait({"others were told"}, 60s);
+      if (rank.rank() == 1) rank.wait_for(0, rank.size() - 1);  // until all others were told
       sum_one(rank);
     });
     require_text(message, "the user wants to stop");
-    if (rank.store->add("told", 1) == rank.size() - 1) rank.store->set("others were told", "");
+    ++rank.counters[0];
     require_text(thrown<CommError>([&] { rank.group->barrier(); }), "the user wants to stop");
     if (other.joinable()) other.join();
   }));

@@ -1,9 +1,13 @@
 #include "tests/comm/ranks.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -12,13 +16,18 @@
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/comm/shm/shm_group.h"
-#include "tests/comm/file_store.h"
-#include "tests/support/scratch_folder.h"
+#include "bonfire/comm/store_client.h"
+#include "tests/support/child_process.h"
 
 namespace bonfire::testing {
 namespace {
 
 using Body = std::function<void(Rank&)>;
+
+constexpr const char* kRank = "BONFIRE_TEST_RANK";
+constexpr const char* kStorePort = "BONFIRE_TEST_STORE_PORT";
+constexpr const char* kReport = "BONFIRE_TEST_REPORT";      // descriptor of the pipe for how the rank ended
+constexpr const char* kCounters = "BONFIRE_TEST_COUNTERS";  // descriptor of the memory of the counters
 
 std::string ending_of(const std::function<void()>& work) {
   try {
@@ -30,13 +39,13 @@ std::string ending_of(const std::function<void()>& work) {
 }
 
 std::vector<std::string> run_threads(int size, const Body& body, std::chrono::milliseconds timeout) {
-  ScratchFolder folder;
+  Counters counters{};
   auto groups = comm::local_groups(size, {.timeout = timeout});
   std::vector<std::string> endings(groups.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < groups.size(); ++rank)
     threads.emplace_back([&, rank] {
-      Rank mine{std::move(groups[rank]), std::make_shared<FileStore>(folder.path())};
+      Rank mine{std::move(groups[rank]), counters};
       endings[rank] = ending_of([&] { body(mine); });
     });
   for (std::thread& thread : threads) thread.join();
@@ -48,14 +57,41 @@ std::shared_ptr<comm::Group> make_group(Backend backend, const comm::Membership&
   return comm::gloo_group(membership, {.interface = "lo"});
 }
 
-[[noreturn]] void be_rank(Backend backend, const comm::Membership& membership, const Body& body, int report) {
+int number_in(const char* variable) { return std::atoi(std::getenv(variable)); }
+
+Counters& map_counters(int memory) {
+  void* data = ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (data == MAP_FAILED) throw std::runtime_error("no shared memory");
+  return *static_cast<Counters*>(data);  // zeros at first
+}
+
+// The life of a rank that run_processes has started: how it ended goes into the pipe.
+[[noreturn]] void be_rank(Backend backend, int size, const Body& body, std::chrono::milliseconds timeout) {
   std::string ending = ending_of([&] {
-    Rank mine{make_group(backend, membership), membership.store};
+    auto store = comm::connect_store({.port = number_in(kStorePort), .token = "secret", .generation = 0});
+    comm::Membership membership{
+        .rank = number_in(kRank), .size = size, .store = store, .name = "test", .timeout = timeout};
+    Rank mine{make_group(backend, membership), map_counters(number_in(kCounters))};
     body(mine);
   });
   // What does not fit into the pipe at once is not worth more.
-  [[maybe_unused]] ssize_t written = ::write(report, ending.data(), std::min<size_t>(ending.size(), 4000));
+  [[maybe_unused]] ssize_t written = ::write(number_in(kReport), ending.data(), std::min<size_t>(ending.size(), 4000));
   ::_exit(ending.empty() ? 0 : 1);
+}
+
+// This program once more, with the test that runs now and nothing else.
+pid_t start_rank(int rank, int port, int report, int counters) {
+  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string filter = std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
+  pid_t process = ::fork();
+  if (process != 0) return process;
+  ::setenv(kRank, std::to_string(rank).c_str(), 1);
+  ::setenv(kStorePort, std::to_string(port).c_str(), 1);
+  ::setenv(kReport, std::to_string(report).c_str(), 1);
+  ::setenv(kCounters, std::to_string(counters).c_str(), 1);
+  ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+  ::execl("/proc/self/exe", "test_comm", filter.c_str(), nullptr);
+  ::_exit(127);
 }
 
 std::string ending_of(pid_t process, int report) {
@@ -69,21 +105,21 @@ std::string ending_of(pid_t process, int report) {
   return text.empty() && WEXITSTATUS(status) != 0 ? "exit status " + std::to_string(WEXITSTATUS(status)) : text;
 }
 
-std::vector<std::string> run_processes(Backend backend, int size, const Body& body, std::chrono::milliseconds timeout) {
-  ScratchFolder folder;
-  auto store = std::make_shared<FileStore>(folder.path());
+std::vector<std::string> run_processes(int size) {
+  ChildProcess store({program_beside("store_server_program")});
+  int port = std::stoi(store.read_line());
+  int counters = ::memfd_create("counters", 0);
+  if (::ftruncate(counters, sizeof(Counters)) != 0) throw std::runtime_error("no shared memory");
   std::vector<std::pair<pid_t, int>> processes;
   for (int rank = 0; rank < size; ++rank) {
     int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
-    pid_t process = ::fork();
-    if (process == 0) {
-      ::close(ends[0]);
-      be_rank(backend, {.rank = rank, .size = size, .store = store, .name = "test", .timeout = timeout}, body, ends[1]);
-    }
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    int report = ::dup(ends[1]);  // the one end that the rank keeps
     ::close(ends[1]);
-    processes.emplace_back(process, ends[0]);
+    processes.emplace_back(start_rank(rank, port, report, counters), ends[0]);
+    ::close(report);
   }
+  ::close(counters);
   std::vector<std::string> endings;
   for (auto [process, report] : processes) endings.push_back(ending_of(process, report));
   return endings;
@@ -97,7 +133,12 @@ std::string name_of(Backend backend) {
 
 std::vector<std::string> run_ranks(Backend backend, int size, const Body& body, std::chrono::milliseconds timeout) {
   if (backend == Backend::local) return run_threads(size, body, timeout);
-  return run_processes(backend, size, body, timeout);
+  if (std::getenv(kRank) != nullptr) be_rank(backend, size, body, timeout);
+  return run_processes(size);
+}
+
+void Rank::wait_for(size_t counter, int value) const {
+  while (counters[counter] < value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void require(bool condition, const std::string& what) {

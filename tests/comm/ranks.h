@@ -1,6 +1,10 @@
 #pragma once
-// Ranks as they are in life: threads for comm/local, forked processes for the others.
+// Ranks as they are in life: threads for comm/local, processes for the others. Such a process is this program again,
+// run for the same test (gRPC does not live through a fork): there run_ranks is the body of one rank and does not
+// return.
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -8,20 +12,23 @@
 #include <vector>
 
 #include "bonfire/comm/group.h"
-#include "bonfire/comm/store.h"
 
 namespace bonfire::testing {
 
 enum class Backend { local, shm, gloo };
 std::string name_of(Backend backend);
 
+// Numbers that all ranks of a test see, whatever becomes of their group.
+using Counters = std::array<std::atomic<int>, 2>;
+
 // What one rank works with. A rank that throws has failed.
 struct Rank {
   std::shared_ptr<comm::Group> group;
-  std::shared_ptr<comm::Store> store;  // of the test alone
+  Counters& counters;
 
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
+  void wait_for(size_t counter, int value) const;
 };
 
 // Runs the body once for each rank and returns how each ended: "" when it returned, else what it threw or which signal

@@ -4,9 +4,7 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/arguments.h"
 #include "bonfire/comm/message_group.h"
+#include "bonfire/comm/network.h"
 
 namespace bonfire::comm {
 namespace {
@@ -31,27 +30,16 @@ constexpr auto kLookUp = 50ms;       // of a wait between two looks at the deadl
 constexpr auto kAskTheStore = 1s;    // of a wait between two questions whether the group was stopped
 constexpr uint64_t kProbeSlot = 99;  // messages use 0 and 1
 
-std::string interface_list() {
-  std::string list;
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return "unknown";
-  for (ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
-    int family = one->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    char address[NI_MAXHOST];
-    socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (::getnameinfo(one->ifa_addr, length, address, sizeof address, nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", one->ifa_name, address);
-  }
-  ::freeifaddrs(first);
-  return list;
+// Gloo writes to connections whose other end may be closed; without this that ends the process.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
 
 Device make_device(const GlooOptions& options) {
   if (options.interface.empty() == options.address.empty())
     throw_error<ConfigError>("[gloo] name either an interface or an address to listen on; this host has {}",
-                             interface_list());
+                             list_of(interfaces()));
   gloo::transport::tcp::attr attributes;
   attributes.iface = options.interface;
   attributes.hostname = options.address;
@@ -60,7 +48,7 @@ Device make_device(const GlooOptions& options) {
   } catch (const std::exception&) {
     throw_error<ConfigError>("[gloo] cannot listen on {} {}; this host has {}",
                              options.interface.empty() ? "address" : "interface", options.interface + options.address,
-                             interface_list());
+                             list_of(interfaces()));
   }
 }
 
@@ -292,6 +280,7 @@ void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, i
 
 std::shared_ptr<Group> gloo_group(const Membership& membership, const GlooOptions& options) {
   check_membership("gloo", membership.rank, membership.size);
+  ignore_broken_pipes();
   auto messenger = std::make_unique<GlooMessenger>(membership, make_device(options));
   return std::make_shared<MessageGroup>(std::move(messenger), membership.timeout);
 }

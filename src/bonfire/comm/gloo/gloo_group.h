@@ -19,7 +19,8 @@ struct GlooOptions {
   std::string address = {};    // of an interface, or a name for it: "10.0.0.7"
 };
 
-// A collective call. ConfigError where Bonfire was built without Gloo.
+// A collective call. The process ignores SIGPIPE from then on, unless it handles it. ConfigError where Bonfire was
+// built without Gloo.
 std::shared_ptr<Group> gloo_group(const Membership& membership, const GlooOptions& options);
 bool has_gloo();
 
