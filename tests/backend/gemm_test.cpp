@@ -313,6 +313,21 @@ TEST_P(GemmTest, NotANumberPassesThroughReluAndBf16) {
     }
 }
 
+// Numbers of f32 that are split into parts must not lose what makes them NaN, whatever its bits.
+TEST_P(GemmTest, NotANumberPassesThroughLargeProducts) {
+  for (bool transpose : {false, true})
+    for (uint32_t bits : {0x7FC00000U, 0xFFFFFFFFU, 0x7FFFFFFFU, 0x7FC0FFFFU}) {
+      const Gemm g = dense(70, 130, 120, transpose, !transpose);
+      Operands o(g);
+      std::memcpy(static_cast<std::byte*>(o.a.data()) + (transpose ? 5 * g.lda + 3 : 3 * g.lda + 5) * 4, &bits, 4);
+      run(g, o, 1);  // step 5 of row 3
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < g.m; ++i)
+        for (int64_t j = 0; j < g.n; ++j) wrong += std::isnan(o.c.at(i * g.ldc + j)) != (i == 3);
+      EXPECT_EQ(wrong, 0) << describe(g) << " with " << bits;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(InstructionSets, GemmTest,
                          testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });

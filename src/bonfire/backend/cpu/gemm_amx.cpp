@@ -5,6 +5,7 @@
 #include "bonfire/backend/cpu/gemm_avx512_template.h"
 #include "bonfire/backend/cpu/gemm_finish_template.h"
 #include "bonfire/backend/cpu/gemm_pack_bf16_template.h"
+#include "bonfire/backend/cpu/gemm_pack_split_template.h"
 
 namespace bonfire::cpu {
 
@@ -81,14 +82,41 @@ template <bool TwoDown, bool TwoAcross>
   add_products<TwoDown, TwoAcross>();  // a0 b0
 }
 
+// Rows of the result, asked for a few at a time while tiles are multiplied: storing a tile waits until all of its rows
+// are in the cache, and asking for all of them at once keeps operands waiting.
+class ResultRows {
+ public:
+  // `steps` calls of ask() are to come.
+  ResultRows(float* c, int64_t stride, int rows, bool two_across, int64_t steps)
+      : next_(c),
+        stride_(stride),
+        left_(rows),
+        each_(steps > 0 ? static_cast<int>((rows + steps - 1) / steps) : 0),
+        two_(two_across) {}
+
+  [[gnu::always_inline]] void ask() {
+    for (int i = 0; i < each_ && left_ > 0; ++i, --left_, next_ += stride_) {
+      __builtin_prefetch(next_, 1);
+      if (two_) __builtin_prefetch(next_ + kTile, 1);
+    }
+  }
+
+ private:
+  float* next_;
+  int64_t stride_;
+  int left_, each_;
+  bool two_;
+};
+
 // c [2 x 16, 2 x 16] of up to 2 x 2 tiles.
 template <int Parts, bool TwoDown, bool TwoAcross>
-void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride) {
+void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, ResultRows result) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * kMr * kSteps, b += Parts * kNr * kSteps) {
+    result.ask();
     if constexpr (Parts == 1)
       add_steps<TwoDown, TwoAcross>(a, b);
     else
@@ -106,18 +134,15 @@ template <int Parts>
 void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
               int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
+  const ResultRows result(c, c_stride, rows, two_across, kc / (Parts * kSteps));
   auto multiply_to = [&](float* to, int64_t stride) {
     if (two_down)
-      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride)
-                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride);
+      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride, result)
+                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride, result);
     else
-      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride)
-                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride);
+      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride, result)
+                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride, result);
   };
-  // Storing a tile waits for all of its rows to be in the cache.
-  float* row = c;
-  for (int r = 0; r < rows; ++r, row += c_stride)
-    for (int v = 0; v <= static_cast<int>(two_across); ++v) __builtin_prefetch(row + v * kTile, 1);
   if (rows % kTile == 0 && !add) return multiply_to(c, c_stride);
   // Through a copy, since tiles have 16 rows; and a slice of K is summed on its own, which keeps errors small.
   alignas(64) float sums[kMr * kNr];
@@ -131,7 +156,7 @@ void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_str
 }
 
 // What both kernels have in common.
-template <class Kernel, class Source, int Parts>
+template <class Kernel, class Packer, int Parts>
 Kernel kernel_of() {
   Kernel kernel{};
   kernel.mr = kMr;
@@ -147,7 +172,7 @@ Kernel kernel_of() {
   kernel.ask_ahead = false;
   kernel.multiply = &multiply<Parts>;
   kernel.finish = &GemmFinish<Isa>::finish;
-  kernel.pack = &PackBf16<Isa, Source>::pack;
+  kernel.pack = &Packer::pack;
   kernel.begin = &begin;
   kernel.end = &end;
   return kernel;
@@ -156,14 +181,14 @@ Kernel kernel_of() {
 }  // namespace
 
 Bf16Kernel gemm_kernel_amx() {
-  Bf16Kernel kernel = kernel_of<Bf16Kernel, uint16_t, 1>();
+  Bf16Kernel kernel = kernel_of<Bf16Kernel, PackBf16<Isa>, 1>();
   kernel.kc = 1024;
   kernel.alone = 1.6e7;
   return kernel;
 }
 
 SplitKernel gemm_split_kernel_amx() {
-  SplitKernel kernel = kernel_of<SplitKernel, float, 3>();
+  SplitKernel kernel = kernel_of<SplitKernel, PackSplit<Isa, kMr>, 3>();
   kernel.kc = 256;
   kernel.alone = 4e6;
   return kernel;

@@ -75,7 +75,7 @@ Bf16Kernel gemm_kernel_avx512bf16() {
   kernel.alone = 4.8e6;
   kernel.multiply = &multiply<>;
   kernel.finish = &GemmFinish<Isa>::finish;
-  kernel.pack = &PackBf16<Isa, uint16_t>::pack;
+  kernel.pack = &PackBf16<Isa>::pack;
   return kernel;
 }
 

@@ -400,8 +400,10 @@ class Multiplication {
     const int64_t* col_offset = slot.col_offset + j;
     const bool adjacent = tile.cols % kernel_.lanes == 0 && col_offset[tile.cols - 1] - col_offset[0] == tile.cols - 1;
     const int64_t stride = slot.row_stride[i / kernel_.mr];
-    if (p_.out_type == OutputType::same && adjacent && stride != 0 && !(slice.last && has_epilogue())) {
-      multiply_to(static_cast<Acc*>(p_.out) + slot.row_offset[i] + col_offset[0], stride, add);
+    if (p_.out_type == OutputType::same && adjacent && stride != 0) {
+      Acc* out = static_cast<Acc*>(p_.out) + slot.row_offset[i] + col_offset[0];
+      multiply_to(out, stride, add);
+      if (slice.last && has_epilogue()) finish(slot, area, tile, out, stride, false, true);
       return;
     }
     alignas(kAlignment) Acc sums[kMaxTile];

@@ -12,7 +12,8 @@
 // The same instructions multiply f32, where they are that much faster. A number of f32 is exactly the sum of three of
 // bf16, x = x0 + x1 + x2, each 2^8 times smaller than the one before; six products, those of x0 y0, x0 y1, x1 y0, x1
 // y1, x0 y2 and x2 y0, leave out less than f32 rounds away. Panels then hold the three parts of every group of 32 steps
-// one after the other (PanelLayout::parts). Numbers below 2^-110 lose accuracy, and infinities become NaN.
+// one after the other (PanelLayout::parts), step i of a group beside step i + 16. Numbers below 2^-110 lose accuracy,
+// and infinities become NaN.
 
 #include <cstdint>
 

@@ -1,8 +1,6 @@
 #pragma once
 // Packing of bf16 panels with AVX-512, for the kernels that multiply them: groups of 2 steps (a pair is one word) or of
-// 32 (a cache line). `Isa` is a type of an unnamed namespace, as in gemm_kernel_template.h. `Source` is uint16_t (bits
-// of bf16), or float: each number then becomes the three numbers of bf16 that it is the sum of, as
-// TileKernel::parts tells.
+// 32 (a cache line). `Isa` is a type of an unnamed namespace, as in gemm_kernel_template.h.
 //
 // Numbers come out of the source 32 at a time, as masked loads: one where they lie side by side, one per stretch where
 // they do not. What is missing (lanes beyond the edge, steps beyond the end of K) is masked out and so becomes zero.
@@ -14,13 +12,14 @@
 
 namespace bonfire::cpu {
 
-template <class Isa, class Source>
-struct PackBf16 {
+// What packing has to do with the source and with the order of panels. `Parts` numbers are packed for one of the
+// source.
+template <class Isa, class Source, int Parts>
+struct PanelsOfBf16 {
   using Pack = PackPanels<Source, uint16_t>;
   using Words = typename WordSquare<Isa>::Words;  // a word is a pair of numbers
   static constexpr int kBatch = 32;               // numbers loaded at a time
   static constexpr int kWords = WordSquare<Isa>::kWords;
-  static constexpr int kParts = sizeof(Source) == sizeof(float) ? 3 : 1;  // numbers packed for one of the source
 
   // Numbers whose bits are in `mask` lie side by side: number i at source[offset + i].
   struct Stretch {
@@ -44,43 +43,64 @@ struct PackBf16 {
     int64_t first() const { return count > 0 ? part[0].offset : 0; }  // number 0
   };
 
-  typedef uint16_t Numbers __attribute__((vector_size(64)));
+  // One panel of an operand.
+  struct Panel {
+    const Pack& p;
+    int64_t lane, lanes;  // the first, and how many the operand has
+    int64_t steps;        // with padding
+    uint16_t* to;         // [steps / 32][Parts][32, width]
 
-  struct Loaded {
-    Numbers part[kParts];
+    uint16_t* at(int64_t k, int part) const { return to + (k * Parts + part * kBatch) * p.layout.width; }
   };
 
-  [[gnu::always_inline]] static Loaded load(const uint16_t* source, const Stretches& stretches) {
+  static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  // Lengths of the stretches of `offset`, on average.
+  static double average_stretch(const int64_t* offset, int64_t count) {
+    int64_t stretches = 1;
+    for (int64_t i = 1; i < count; ++i) stretches += offset[i] != offset[i - 1] + 1;
+    return static_cast<double>(count) / static_cast<double>(stretches);
+  }
+
+  template <class Body>
+  static void each_panel(const Pack& p, int64_t steps, const Body& body) {
+    for (int64_t lane = 0; lane < p.lanes; lane += p.layout.width)
+      body(Panel{p, lane, least(p.layout.width, p.lanes - lane), steps, p.panels + lane * steps * Parts});
+  }
+
+  // Packs along the longer stretches of memory. Sources whose steps of K lie side by side: by_steps(panel, is it of
+  // lines, stretches of every 32 steps). Sources whose lanes do: by_lanes(panel, is it of lines, first of 32 steps),
+  // for all panels in turn, to stay in few pages of memory.
+  template <class BySteps, class ByLanes>
+  static void pack_along(const Pack& p, const BySteps& by_steps, const ByLanes& by_lanes) {
+    const int64_t multiple = p.layout.multiple, steps = (p.kc + multiple - 1) / multiple * multiple;
+    const bool lines = p.layout.group == kBatch;
+    if (average_stretch(p.lane_offset, p.lanes) > average_stretch(p.k_offset, p.kc)) {
+      for (int64_t k = 0; k < p.kc; k += kBatch)
+        each_panel(p, steps, [&](const Panel& panel) { by_lanes(panel, lines, k); });
+    } else {
+      Stretches stretches[kMaxSliceK / kBatch];
+      for (int64_t k = 0; k < p.kc; k += kBatch)
+        stretches[k / kBatch] = Stretches(p.k_offset + k, least(kBatch, p.kc - k));
+      each_panel(p, steps, [&](const Panel& panel) { by_steps(panel, lines, stretches); });
+    }
+  }
+};
+
+// Bits of bf16 as they are.
+template <class Isa>
+struct PackBf16 : PanelsOfBf16<Isa, uint16_t, 1> {
+  using Base = PanelsOfBf16<Isa, uint16_t, 1>;
+  using Base::kBatch, Base::kWords, Base::least;
+  using typename Base::Pack, typename Base::Panel, typename Base::Stretches, typename Base::Words;
+
+  typedef uint16_t Numbers __attribute__((vector_size(64)));
+
+  [[gnu::always_inline]] static Numbers load(const uint16_t* source, const Stretches& stretches) {
     __m512i numbers = _mm512_setzero_si512();
     for (int i = 0; i < stretches.count; ++i)
       numbers = _mm512_mask_loadu_epi16(numbers, stretches.part[i].mask, source + stretches.part[i].offset);
-    return {{(Numbers)numbers}};
-  }
-
-  [[gnu::always_inline]] static Loaded load(const float* source, const Stretches& stretches) {
-    __m512 low = _mm512_setzero_ps(), high = low;
-    for (int i = 0; i < stretches.count; ++i) {
-      const float* from = source + stretches.part[i].offset;
-      low = _mm512_mask_loadu_ps(low, static_cast<__mmask16>(stretches.part[i].mask), from);
-      high = _mm512_mask_loadu_ps(high, static_cast<__mmask16>(stretches.part[i].mask >> kWords), from + kWords);
-    }
-    return split(low, high);
-  }
-
-  // Each part is the nearest number of bf16 to what the parts before it have left.
-  [[gnu::always_inline]] static Loaded split(__m512 low, __m512 high) {
-    Loaded loaded;
-#pragma GCC unroll 3
-    for (int i = 0; i < kParts; ++i) {
-      const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-      low = _mm512_sub_ps(low, widened(_mm512_maskz_extracti64x4_epi64(0xFF, rounded, 0)));
-      high = _mm512_sub_ps(high, widened(_mm512_maskz_extracti64x4_epi64(0xFF, rounded, 1)));
-      loaded.part[i] = (Numbers)rounded;
-    }
-    return loaded;
-  }
-  [[gnu::always_inline]] static __m512 widened(__m256i numbers) {
-    return (__m512)_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, numbers), 16);
+    return (Numbers)numbers;
   }
 
   // Words of an even step and the odd one after it, of the lanes [0, 16) or [16, 32).
@@ -93,23 +113,11 @@ struct PackBf16 {
                                           56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
   }
 
-  static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
   // Mask of the words of a row of `words` that stand in the vector from `first` on.
   static __mmask16 word_mask(int64_t words, int64_t first) {
     const int64_t count = words - first;
     return static_cast<__mmask16>(count >= kWords ? 0xFFFF : count <= 0 ? 0 : (1 << count) - 1);
   }
-
-  // One panel of an operand.
-  struct Panel {
-    const Pack& p;
-    int64_t lane, lanes;  // the first, and how many the operand has
-    int64_t steps;        // with padding
-    uint16_t* to;         // [steps / 32][kParts][32, width]
-
-    uint16_t* at(int64_t k, int part) const { return to + (k * kParts + part * kBatch) * p.layout.width; }
-  };
 
   // ---- sources whose steps of K lie side by side: 32 steps at a time, along the lanes of memory ----
 
@@ -117,10 +125,9 @@ struct PackBf16 {
     const int64_t width = panel.p.layout.width;
     for (int64_t i = 0; i < width; ++i)
       for (int64_t k = 0; k < panel.steps; k += kBatch) {
-        Loaded lines{};
-        if (i < panel.lanes) lines = load(panel.p.source + panel.p.lane_offset[panel.lane + i], steps[k / kBatch]);
-        for (int part = 0; part < kParts; ++part)
-          __builtin_memcpy(panel.at(k, part) + i * kBatch, &lines.part[part], sizeof(Numbers));
+        Numbers line{};
+        if (i < panel.lanes) line = load(panel.p.source + panel.p.lane_offset[panel.lane + i], steps[k / kBatch]);
+        __builtin_memcpy(panel.at(k, 0) + i * kBatch, &line, sizeof line);
       }
   }
 
@@ -129,31 +136,28 @@ struct PackBf16 {
     for (int64_t first = 0; first < width; first += kWords) {
       const __mmask16 mask = word_mask(width, first);
       for (int64_t k = 0; k < panel.steps; k += kBatch) {
-        Words words[kParts][kWords] = {};
+        Words words[kWords] = {};
 #pragma GCC unroll 16
         for (int i = 0; i < kWords; ++i)
           if (first + i < panel.lanes) {
             const int64_t lane = panel.p.lane_offset[panel.lane + first + i];
-            const Loaded loaded = load(panel.p.source + lane, steps[k / kBatch]);
-            for (int part = 0; part < kParts; ++part) words[part][i] = (Words)loaded.part[part];
+            words[i] = (Words)load(panel.p.source + lane, steps[k / kBatch]);
           }
-        for (int part = 0; part < kParts; ++part) {
-          WordSquare<Isa>::transpose(words[part]);
-          uint16_t* to = panel.at(k, part) + 2 * first;
+        WordSquare<Isa>::transpose(words);
+        uint16_t* to = panel.at(k, 0) + 2 * first;
 #pragma GCC unroll 16
-          for (int i = 0; i < kWords; ++i)
-            if (k + 2 * i < panel.steps) _mm512_mask_storeu_epi32(to + 2 * i * width, mask, (__m512i)words[part][i]);
-        }
+        for (int i = 0; i < kWords; ++i)
+          if (k + 2 * i < panel.steps) _mm512_mask_storeu_epi32(to + 2 * i * width, mask, (__m512i)words[i]);
       }
     }
   }
 
-  // ---- sources whose lanes lie side by side: 32 steps of all panels at a time, to stay in few pages of memory ----
+  // ---- sources whose lanes lie side by side ----
 
   // Reads across memory, so the next 32 steps have to be asked for.
-  static Loaded load_step(const Pack& p, int64_t k, const Stretches& lanes) {
+  static Numbers load_step(const Pack& p, int64_t k, const Stretches& lanes) {
     if (k + kBatch < p.kc) __builtin_prefetch(p.source + p.k_offset[k + kBatch] + lanes.first());
-    if (k >= p.kc) return Loaded{};
+    if (k >= p.kc) return Numbers{};
     return load(p.source + p.k_offset[k], lanes);
   }
 
@@ -163,13 +167,10 @@ struct PackBf16 {
       const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
       const __mmask16 low = word_mask(width, first), high = word_mask(width, first + kWords);
       for (int64_t k = k_begin; k < k_end; k += 2) {
-        const Loaded even = load_step(panel.p, k, lanes), odd = load_step(panel.p, k + 1, lanes);
-        for (int part = 0; part < kParts; ++part) {
-          uint16_t* to = panel.at(k_begin, part) + (k - k_begin) * width + 2 * first;
-          _mm512_mask_storeu_epi32(to, low, (__m512i)low_pairs(even.part[part], odd.part[part]));
-          if (high)
-            _mm512_mask_storeu_epi32(to + 2 * kWords, high, (__m512i)high_pairs(even.part[part], odd.part[part]));
-        }
+        const Numbers even = load_step(panel.p, k, lanes), odd = load_step(panel.p, k + 1, lanes);
+        uint16_t* to = panel.at(k_begin, 0) + (k - k_begin) * width + 2 * first;
+        _mm512_mask_storeu_epi32(to, low, (__m512i)low_pairs(even, odd));
+        if (high) _mm512_mask_storeu_epi32(to + 2 * kWords, high, (__m512i)high_pairs(even, odd));
       }
     }
   }
@@ -178,19 +179,15 @@ struct PackBf16 {
     const int64_t width = panel.p.layout.width;
     for (int64_t first = 0; first < width; first += kBatch) {
       const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
-      Words low[kParts][kWords], high[kParts][kWords];
+      Words low[kWords], high[kWords];
 #pragma GCC unroll 16
       for (int i = 0; i < kWords; ++i) {
-        const Loaded even = load_step(panel.p, k + 2 * i, lanes), odd = load_step(panel.p, k + 2 * i + 1, lanes);
-        for (int part = 0; part < kParts; ++part) {
-          low[part][i] = low_pairs(even.part[part], odd.part[part]);
-          high[part][i] = high_pairs(even.part[part], odd.part[part]);
-        }
+        const Numbers even = load_step(panel.p, k + 2 * i, lanes), odd = load_step(panel.p, k + 2 * i + 1, lanes);
+        low[i] = low_pairs(even, odd);
+        high[i] = high_pairs(even, odd);
       }
-      for (int part = 0; part < kParts; ++part) {
-        store_lines(low[part], panel.at(k, part) + first * kBatch, width - first);
-        store_lines(high[part], panel.at(k, part) + (first + kWords) * kBatch, width - first - kWords);
-      }
+      store_lines(low, panel.at(k, 0) + first * kBatch, width - first);
+      store_lines(high, panel.at(k, 0) + (first + kWords) * kBatch, width - first - kWords);
     }
   }
 
@@ -202,33 +199,13 @@ struct PackBf16 {
       if (i < lanes) __builtin_memcpy(to + i * kBatch, &words[i], sizeof words[i]);
   }
 
-  // Lengths of the stretches of `offset`, on average.
-  static double average_stretch(const int64_t* offset, int64_t count) {
-    int64_t stretches = 1;
-    for (int64_t i = 1; i < count; ++i) stretches += offset[i] != offset[i - 1] + 1;
-    return static_cast<double>(count) / static_cast<double>(stretches);
-  }
-
-  template <class Body>
-  static void each_panel(const Pack& p, int64_t steps, const Body& body) {
-    for (int64_t lane = 0; lane < p.lanes; lane += p.layout.width)
-      body(Panel{p, lane, least(p.layout.width, p.lanes - lane), steps, p.panels + lane * steps * kParts});
-  }
-
   static void pack(const Pack& p) {
-    const int64_t multiple = p.layout.multiple, steps = (p.kc + multiple - 1) / multiple * multiple;
-    const bool lines = p.layout.group == kBatch;
-    if (average_stretch(p.lane_offset, p.lanes) > average_stretch(p.k_offset, p.kc)) {
-      for (int64_t k = 0; k < p.kc; k += kBatch)
-        each_panel(p, steps, [&](const Panel& panel) { lines ? lines_by_lanes(panel, k) : pairs_by_lanes(panel, k); });
-    } else {
-      Stretches stretches[kMaxSliceK / kBatch];  // of K
-      for (int64_t k = 0; k < p.kc; k += kBatch)
-        stretches[k / kBatch] = Stretches(p.k_offset + k, least(kBatch, p.kc - k));
-      each_panel(p, steps, [&](const Panel& panel) {
-        lines ? lines_by_steps(panel, stretches) : pairs_by_steps(panel, stretches);
-      });
-    }
+    Base::pack_along(
+        p,
+        [](const Panel& panel, bool lines, const Stretches* steps) {
+          lines ? lines_by_steps(panel, steps) : pairs_by_steps(panel, steps);
+        },
+        [](const Panel& panel, bool lines, int64_t k) { lines ? lines_by_lanes(panel, k) : pairs_by_lanes(panel, k); });
   }
 };
 
