@@ -4,6 +4,7 @@
 
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/local/local_group.h"
+#include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
@@ -51,6 +52,11 @@ TEST_F(Joining, GlooListsTheInterfacesThereAre) {
                "[gloo] cannot listen on interface eth77; this host has lo 127.0.0.1");
   EXPECT_ERROR(gloo_group(membership(0, 1), {.address = "192.0.2.1"}), ConfigError,
                "[gloo] cannot listen on address 192.0.2.1; this host has");
+}
+
+TEST_F(Joining, MpiSaysHowToStartItsRanks) {
+  if (!has_mpi()) GTEST_SKIP() << "built without MPI";
+  EXPECT_ERROR(mpi_group(), ConfigError, "start it with mpirun (Debian's openmpi-bin) or srun --mpi=pmix");
 }
 
 TEST_F(Joining, WithoutGlooThePackageIsNamed) {

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -15,9 +17,11 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/local/local_group.h"
+#include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/comm/store_client.h"
 #include "tests/support/child_process.h"
+#include "tests/support/scratch_folder.h"
 
 namespace bonfire::testing {
 namespace {
@@ -26,6 +30,7 @@ using Body = std::function<void(Rank&)>;
 
 constexpr const char* kRank = "BONFIRE_TEST_RANK";
 constexpr const char* kStorePort = "BONFIRE_TEST_STORE_PORT";
+constexpr const char* kMpiFolder = "BONFIRE_TEST_MPI_FOLDER";
 constexpr const char* kReport = "BONFIRE_TEST_REPORT";      // descriptor of the pipe for how the rank ended
 constexpr const char* kCounters = "BONFIRE_TEST_COUNTERS";  // descriptor of the memory of the counters
 
@@ -79,10 +84,49 @@ Counters& map_counters(int memory) {
   ::_exit(ending.empty() ? 0 : 1);
 }
 
+// The same under mpirun, which closes what it does not know: endings and counters are files.
+[[noreturn]] void be_mpi_rank(const std::filesystem::path& folder, const Body& body,
+                              std::chrono::milliseconds timeout) {
+  int memory = ::open((folder / "counters").c_str(), O_RDWR);
+  Counters& counters = map_counters(memory);
+  int rank = number_in("OMPI_COMM_WORLD_RANK"), size = number_in("OMPI_COMM_WORLD_SIZE");
+  std::string ending = ending_of([&] {
+    Rank mine{comm::mpi_group({.timeout = timeout}), counters};
+    body(mine);
+  });
+  std::ofstream(folder / std::to_string(rank)) << ending << "\nend";
+  // A rank that ends without an end of MPI makes mpirun end the others.
+  ++counters.back();
+  while (counters.back() < size) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::exit(0);
+}
+
+std::string current_test() {
+  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  return std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
+}
+
+std::vector<std::string> run_under_mpirun(int size) {
+  ScratchFolder folder;
+  folder.put("counters", std::string(sizeof(Counters), '\0'));
+  ChildProcess job({"mpirun", "--oversubscribe", "-n", std::to_string(size),
+                    std::filesystem::read_symlink("/proc/self/exe").string(), current_test()},
+                   {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                    {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                    {"ASAN_OPTIONS", "detect_leaks=0"},  // MPI keeps what it has
+                    {kMpiFolder, folder.path().string()}});
+  job.wait();
+  std::vector<std::string> endings;
+  for (int rank = 0; rank < size; ++rank) {
+    std::string text = folder.get(std::to_string(rank));
+    endings.push_back(text.ends_with("\nend") ? text.substr(0, text.size() - 4) : "never ended: " + job.output());
+  }
+  return endings;
+}
+
 // This program once more, with the test that runs now and nothing else.
 pid_t start_rank(int rank, int port, int report, int counters) {
-  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string filter = std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
+  std::string filter = current_test();
   pid_t process = ::fork();
   if (process != 0) return process;
   ::setenv(kRank, std::to_string(rank).c_str(), 1);
@@ -128,11 +172,22 @@ std::vector<std::string> run_processes(int size) {
 }  // namespace
 
 std::string name_of(Backend backend) {
-  return backend == Backend::local ? "local" : backend == Backend::shm ? "shm" : "gloo";
+  constexpr const char* names[] = {"local", "shm", "gloo", "mpi"};
+  return names[static_cast<size_t>(backend)];
+}
+
+bool is_here(Backend backend) {
+  if (backend == Backend::gloo) return comm::has_gloo();
+  if (backend == Backend::mpi) return comm::has_mpi() && std::system("command -v mpirun >/dev/null") == 0;
+  return true;
 }
 
 std::vector<std::string> run_ranks(Backend backend, int size, const Body& body, std::chrono::milliseconds timeout) {
   if (backend == Backend::local) return run_threads(size, body, timeout);
+  if (backend == Backend::mpi) {
+    if (const char* folder = std::getenv(kMpiFolder)) be_mpi_rank(folder, body, timeout);
+    return run_under_mpirun(size);
+  }
   if (std::getenv(kRank) != nullptr) be_rank(backend, size, body, timeout);
   return run_processes(size);
 }

@@ -1,0 +1,25 @@
+#pragma once
+// Group of all processes that mpirun, or srun --mpi=pmix, has started, over MPI's messages.
+//
+//   auto group = comm::mpi_group();
+//
+// MPI is started by the first call and ended when the program ends in good order; no other part of Bonfire uses it.
+// Waits poll, because MPI has none with a timeout. A process that ends early is MPI's business: mpirun ends the whole
+// job. Needs Debian's libopenmpi-dev where Bonfire is built.
+
+#include <chrono>
+#include <memory>
+
+#include "bonfire/comm/group.h"
+
+namespace bonfire::comm {
+
+struct MpiOptions {
+  std::chrono::milliseconds timeout{300'000};
+};
+
+// A collective call. ConfigError where the process was not started by MPI's launcher, or Bonfire built without MPI.
+std::shared_ptr<Group> mpi_group(MpiOptions options = {});
+bool has_mpi();
+
+}  // namespace bonfire::comm

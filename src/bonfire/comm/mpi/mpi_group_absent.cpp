@@ -1,0 +1,14 @@
+// The twin of mpi_group.cpp where MPI is not there to build with.
+#include "bonfire/base/error.h"
+#include "bonfire/comm/mpi/mpi_group.h"
+
+namespace bonfire::comm {
+
+std::shared_ptr<Group> mpi_group(MpiOptions) {
+  throw_error<ConfigError>(
+      "[mpi] this Bonfire was built without MPI; install libopenmpi-dev and openmpi-bin and build it again");
+}
+
+bool has_mpi() { return false; }
+
+}  // namespace bonfire::comm
