@@ -7,6 +7,8 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/nearest.h"
+#include "bonfire/train/config.h"
+#include "bonfire/train/known_words.h"
 
 namespace bonfire::tools {
 
@@ -57,6 +59,19 @@ Asked read(const CLI::App& program, int argc, const char* const* argv) {
   return asked;
 }
 
+std::string setting_of(std::string option) {  // --batch-size → batch_size
+  option.erase(0, 2);
+  std::replace(option.begin(), option.end(), '-', '_');
+  std::string ours = train::our_key_for(option);
+  return ours.empty() ? option : ours;
+}
+
+bool is_setting(const std::string& option) {
+  for (const auto& [key, values] : train::config_keys())
+    if (key == setting_of(option)) return true;
+  return false;
+}
+
 // What to say of arguments that are not understood.
 std::string explain(const CLI::App& program, const CLI::ParseError& error, int argc, const char* const* argv) {
   Asked asked = read(program, argc, argv);
@@ -71,6 +86,10 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error, int a
     std::string word = argv[i];
     word = word.substr(0, word.find('='));
     bool known = std::find(options.begin(), options.end(), word) != options.end();
+    if (word.starts_with("--") && !known && asked.command->get_option_no_throw("settings") != nullptr &&
+        is_setting(word))
+      return fmt::format("{} has no option '{}'; settings have no dashes in front: {}=VALUE ({})", asked.path, word,
+                         setting_of(word), help);
     if (word.starts_with("--") && !known)
       return fmt::format("{} has no option '{}'; the nearest is '{}' ({})", asked.path, word,
                          base::nearest(word, options), help);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <numeric>
 
 #include "bonfire/base/error.h"
@@ -146,6 +148,24 @@ TEST(DataLoaderThreads, WhatAWorkerMetReachesTheCallerAndTheNextBatchComesAllThe
   std::string mixed = message();
   EXPECT_NE(mixed.find("sample 17 is u8 [3, 3, 1]"), std::string::npos) << mixed;
   EXPECT_EQ(loader.next().input.size(0), 5);
+}
+
+TEST(DataLoaderThreads, TellWhichBatchesTheyMadeAndWhen) {
+  for (int workers : {0, 1, 3}) {
+    std::mutex mutex;
+    std::map<int64_t, int> made;  // by the batch's number
+    {
+      DataLoader loader(numbered(20),
+                        {.batch_size = 4, .num_workers = workers, .on_batch = [&](const MadeBatch& batch) {
+                           std::lock_guard lock(mutex);
+                           ++made[batch.which.epoch * 5 + batch.which.batch];
+                           EXPECT_LT(batch.worker, std::max(workers, 1));
+                           EXPECT_GE(batch.seconds, 0);
+                         }});
+      for (int i = 0; i < 7; ++i) loader.next();
+    }
+    for (int64_t i = 0; i < 7; ++i) EXPECT_EQ(made[i], 1) << i;
+  }
 }
 
 TEST(DataLoader, OptionsThatMakeNoSenseAreErrors) {

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/train/known_words.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::train {
@@ -110,12 +112,36 @@ TEST(Config, IsWrittenWholeAndReadBackTheSame) {
 }
 
 TEST(ConfigErrors, NameTheFileTheLineAndTheNearestKey) {
-  EXPECT_EQ(message("lr: 1\n\nepoch: 3\n"), "[config] a.yaml:3: there is no key 'epoch'; the nearest is 'epochs'");
-  EXPECT_EQ(message("learning_rate: 1\n"), "[config] a.yaml:1: there is no key 'learning_rate'; the nearest is 'lr'");
-  EXPECT_EQ(message("strategy:\n  use_amb: true\n"),
-            "[config] a.yaml:2: there is no key 'strategy.use_amb'; the nearest is 'strategy.use_amp'");
-  EXPECT_EQ(message("", {"batchsize=3"}),
-            "[config] command line: there is no key 'batchsize'; the nearest is 'batch_size'");
+  EXPECT_EQ(message("lr: 1\n\nepoch: 3\n"), "[config] a.yaml:3: there is no key 'epoch'; here it is 'epochs'");
+  EXPECT_EQ(message("learning_rate: 1\n"), "[config] a.yaml:1: there is no key 'learning_rate'; here it is 'lr'");
+  EXPECT_EQ(
+      message("strategy:\n  use_amb: true\n"),
+      "[config] a.yaml:2: there is no key 'strategy.use_amb'; the nearest is 'strategy.use_amp' (`bonfire config` has "
+      "them all)");
+  EXPECT_EQ(
+      message("", {"batchsize=3"}),
+      "[config] command line: there is no key 'batchsize'; the nearest is 'batch_size' (`bonfire config` has them "
+      "all)");
+}
+
+TEST(ConfigErrors, KnowWhatOtherProgramsCallAKey) {
+  auto expect = [](const std::string& theirs, const std::string& ours) {
+    EXPECT_EQ(message("", {theirs + "=1"}),
+              "[config] command line: there is no key '" + theirs + "'; here it is '" + ours + "'");
+  };
+  expect("device", "place");
+  expect("num_epochs", "epochs");
+  expect("workers", "num_workers");
+  expect("dataset", "data");
+  expect("use_amp", "strategy.use_amp");
+  std::set<std::string> keys;
+  for (const auto& [key, values] : config_keys()) keys.insert(key);
+  std::set<std::string_view> seen;
+  for (const auto& [theirs, ours] : words_of_others()) {
+    EXPECT_FALSE(keys.contains(std::string(theirs))) << theirs << " is a key";
+    EXPECT_TRUE(keys.contains(std::string(ours))) << ours << " is no key";
+    EXPECT_TRUE(seen.insert(theirs).second) << theirs << " is there twice";
+  }
 }
 
 TEST(ConfigErrors, SayWhatWasExpected) {

@@ -198,12 +198,15 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
     return program.output();
   };
   EXPECT_EQ(output_of({"train", "epoch=3"}, 1),
-            "bonfire: [config] command line: there is no key 'epoch'; the nearest is 'epochs'\n");
+            "bonfire: [config] command line: there is no key 'epoch'; here it is 'epochs'\n");
   EXPECT_EQ(output_of({"train", "absent.yaml"}, 1), "bonfire: [config] there is no file absent.yaml\n");
   EXPECT_EQ(output_of({"trian"}, 2),
             "bonfire: there is no command 'trian'; the nearest is 'train' (see bonfire --help)\n");
   EXPECT_EQ(output_of({"eval", "--jsn", "runs/1"}, 2),
             "bonfire: bonfire eval has no option '--jsn'; the nearest is '--json' (see bonfire eval --help)\n");
+  EXPECT_EQ(output_of({"train", "--learning-rate", "0.1"}, 2),
+            "bonfire: bonfire train has no option '--learning-rate'; settings have no dashes in front: lr=VALUE (see "
+            "bonfire train --help)\n");
   EXPECT_EQ(output_of({"eval"}, 2), "bonfire: bonfire eval: run is required (see bonfire eval --help)\n");
   EXPECT_NE(output_of({}, 2).find("what shall be done? train, eval"), std::string::npos);
   EXPECT_NE(output_of({"bench", "nothing"}, 1).find("there is no "), std::string::npos);

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "bonfire/base/error.h"
+#include "bonfire/runtime/plan.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
@@ -60,6 +64,24 @@ TEST(TextTraining, LearnsAndResumesToTheSameBitsInTheMiddleOfAnEpoch) {
   EXPECT_EQ(found.best_top1, expected.best_top1);
   EXPECT_TRUE(parts.get("runs/1/best.safetensors") == whole.get("runs/1/best.safetensors"));
   EXPECT_EQ(found.checkpoint.filename(), expected.checkpoint.filename());
+}
+
+TEST(TextTraining, LogitsOfALargeVocabularyNeverExistAsAWhole) {
+  ScratchFolder folder;
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", line;
+  for (int i = 0; i < 4200; ++i) vocabulary += "w" + std::to_string(i) + "\n";
+  for (int i = 0; i < 1020; ++i) line += "w" + std::to_string(7 * i % 4200) + " ";
+  folder.put("vocab.txt", vocabulary);
+  folder.put("train.txt", line);
+  folder.put("test.txt", line.substr(0, 800));
+  runtime::clear_plan_cache();
+  train(folder, {"seq_length=128", "batch_size=8", "steps=1"});
+  std::set<std::string> ops;
+  for (const auto& plan : runtime::cached_plans())
+    for (const runtime::PlanNote& note : plan->notes)
+      if (note.node.find("cross_entropy") != std::string::npos) ops.insert(note.node);
+  EXPECT_TRUE(ops.contains("linear_cross_entropy"));
+  EXPECT_FALSE(ops.contains("cross_entropy_gradient"));  // evaluation has the plain loss, and no gradient
 }
 
 TEST(TextTraining, AModelOfImagesIsRefused) {

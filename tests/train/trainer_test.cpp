@@ -203,9 +203,9 @@ TEST(Trainer, StepsStandInForEpochs) {
   EXPECT_EQ(end.checkpoint.filename(), "step-00000017");
 }
 
-TEST(Trainer, ATraceHasTheLoopTheNodesAndTheCheckpoints) {
+TEST(Trainer, ATraceHasTheLoopTheWorkersTheNodesAndTheCheckpoints) {
   ScratchFolder folder;
-  Trainer trainer(small(folder, {"epochs=1"}));
+  Trainer trainer(small(folder, {"epochs=1", "num_workers=1"}));
   trainer.trace_to(folder / "trace.json");
   RunEnds end = trainer.run();
   EXPECT_EQ(end.trace, folder / "trace.json");
@@ -223,6 +223,12 @@ TEST(Trainer, ATraceHasTheLoopTheNodesAndTheCheckpoints) {
     if (event.at("args").contains("candidate"))
       ++counts["nodes of " + event.at("args").at("module").get<std::string>()];
   }
+  EXPECT_EQ(tracks.at(1), "training loop");
+  EXPECT_EQ(counts["training loop/open data"], 1);
+  EXPECT_EQ(counts["training loop/make model"], 1);
+  EXPECT_EQ(counts["training loop/epoch 1"], 1);
+  EXPECT_GE(counts["training data, worker 1/make batch"], 15);
+  EXPECT_GE(counts["test data, worker 1/make batch"], 1);
   EXPECT_EQ(counts["training loop/next batch"], 15);
   EXPECT_EQ(counts["training loop/launch step"], 15);
   EXPECT_EQ(counts["training loop/evaluate"], 1);
@@ -253,6 +259,12 @@ TEST(TrainerErrors, SayWhatToDo) {
   EXPECT_NE(message({"resume=" + (folder / "absent").string()}).find("no whole checkpoint"), std::string::npos);
   EXPECT_NE(message({"place=cuda:77"}).find("cuda:77"), std::string::npos);
   EXPECT_NE(message({"batch_size=500"}).find("do not fill one batch"), std::string::npos);
+  EXPECT_NE(message({"image_size=20"})
+                .find("lenet cannot take images of 20 x 20; it takes 28 x 28 to 31 x 31: add image_size=28"),
+            std::string::npos);
+  EXPECT_NE(message({"model=mlp", "image_size=32"}).find("it takes 28 x 28 only: add image_size=28"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder / "runs"));  // nothing had begun
   folder.put("file", "");
   EXPECT_NE(message({"output=" + (folder / "file").string()}).find("choose another output"), std::string::npos);
 }

@@ -23,17 +23,9 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string initials_of(std::string_view name) {
-  std::string initials;
-  for (size_t i = 0; i < name.size(); ++i)
-    if (i == 0 || name[i - 1] == '_') initials += name[i];
-  return initials;
-}
-
 }  // namespace
 
 std::string nearest(std::string_view name, std::span<const std::string> candidates) {
-  if (auto found = std::ranges::find(candidates, initials_of(name)); found != candidates.end()) return *found;
   auto closer = [&](const std::string& a, const std::string& b) {
     return edit_distance(name, a) < edit_distance(name, b);
   };

@@ -7,8 +7,7 @@
 
 namespace bonfire::base {
 
-// The candidate that is the initials of the name (learning_rate: lr), else the one with the smallest edit distance;
-// empty when there are none.
+// The candidate with the smallest edit distance; empty when there are none.
 std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace bonfire::base

@@ -19,6 +19,10 @@ namespace {
 
 using Order = std::vector<uint32_t>;
 
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 struct HostBatch {
   Stacked input, label;
   std::exception_ptr failure;
@@ -73,6 +77,15 @@ struct DataLoader::State {
     return order;
   }
 
+  // Tells whoever wants to know.
+  HostBatch make(int64_t number, int worker) {
+    if (!options.on_batch) return make(number);
+    double begin = seconds_now();
+    HostBatch batch = make(number);
+    options.on_batch({worker, {number / batches(), number % batches()}, begin, seconds_now() - begin});
+    return batch;
+  }
+
   HostBatch make(int64_t number) {
     HostBatch batch;
     try {
@@ -96,7 +109,7 @@ struct DataLoader::State {
     return batch;
   }
 
-  void work() {
+  void work(int worker) {
     std::unique_lock lock(mutex);
     while (true) {
       auto depth = static_cast<int64_t>(slots.size());
@@ -105,7 +118,7 @@ struct DataLoader::State {
       int64_t number = next_made++;
       uint64_t own = generation;
       lock.unlock();
-      HostBatch batch = make(number);
+      HostBatch batch = make(number, worker);
       lock.lock();
       if (own != generation) continue;
       slots[static_cast<size_t>(number % depth)] = std::move(batch);
@@ -114,13 +127,13 @@ struct DataLoader::State {
   }
 
   HostBatch take() {
-    if (workers.empty()) return make(next_wanted++);
+    if (workers.empty()) return make(next_wanted++, 0);
     std::unique_lock lock(mutex);
     std::optional<HostBatch>& slot = slots[static_cast<size_t>(next_wanted) % slots.size()];
     if (!slot) {
-      auto start = std::chrono::steady_clock::now();
+      double start = seconds_now();
       made.wait(lock, [&] { return slot.has_value(); });
-      waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      waited += seconds_now() - start;
     }
     HostBatch batch = std::move(*slot);
     slot.reset();
@@ -148,7 +161,8 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptio
         "[loader] {} samples do not fill one batch of {}; use a smaller batch_size or keep the last batch",
         state_->samples(), options.batch_size);
   state_->slots.resize(2 * static_cast<size_t>(options.num_workers));
-  for (int i = 0; i < options.num_workers; ++i) state_->workers.emplace_back([state = state_.get()] { state->work(); });
+  for (int i = 0; i < options.num_workers; ++i)
+    state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
 }
 
 DataLoader::~DataLoader() {

@@ -7,6 +7,7 @@
 // The order of an epoch is a pure function of (seed, epoch), so a position is all that a checkpoint must hold. Workers
 // read on into the next epoch while the last batches of this one are used.
 
+#include <functional>
 #include <memory>
 
 #include "bonfire/data/dataset.h"
@@ -19,6 +20,19 @@ struct Batch {
   Tensor label;  // [N] + a sample's label: classes are i64 [N]
 };
 
+// Where a loader is: the batch that comes next.
+struct LoaderPosition {
+  int64_t epoch = 0, batch = 0;
+  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
+};
+
+// What a worker did, for timelines.
+struct MadeBatch {
+  int worker = 0;         // counted from 0
+  LoaderPosition which;   // of the batch
+  double begin, seconds;  // begin: on the steady clock
+};
+
 struct LoaderOptions {
   int64_t batch_size = 64;
   bool shuffle = false;
@@ -28,12 +42,7 @@ struct LoaderOptions {
   int num_workers = 1;  // threads; 0: batches are made when they are asked for
   Transform transform = {};
   Device device = {};
-};
-
-// Where a loader is: the batch that comes next.
-struct LoaderPosition {
-  int64_t epoch = 0, batch = 0;
-  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
+  std::function<void(const MadeBatch&)> on_batch = {};  // called by the thread that made it
 };
 
 class DataLoader {

@@ -13,6 +13,7 @@
 #include "bonfire/base/nearest.h"
 #include "bonfire/models/make.h"
 #include "bonfire/train/config_keys.h"
+#include "bonfire/train/known_words.h"
 
 namespace bonfire::train {
 
@@ -279,6 +280,14 @@ void add_override(const std::string& text, Settings& settings) {
   settings[canonical(name)] = std::move(setting);
 }
 
+// Of a key that there is not: a word of another program, a key of a section without its section, or misspelt.
+std::string what_it_is_called(const std::string& name, const std::vector<std::string>& keys) {
+  std::string ours = our_key_for(name), inside = "strategy." + name;
+  if (ours.empty() && std::ranges::find(keys, inside) != keys.end()) ours = inside;
+  if (!ours.empty()) return fmt::format("here it is '{}'", ours);
+  return fmt::format("the nearest is '{}' (`bonfire config` has them all)", base::nearest(name, keys));
+}
+
 Config finish(Settings& settings, std::span<const std::string> overrides) {
   for (const std::string& text : overrides) add_override(text, settings);
   Config config;
@@ -286,8 +295,8 @@ Config finish(Settings& settings, std::span<const std::string> overrides) {
   visit_keys(config, reader);
   if (settings.empty()) return config;
   const auto& [name, setting] = *settings.begin();
-  throw_error<ConfigError>("[config] {}: there is no key '{}'; the nearest is '{}'", setting.where, name,
-                           base::nearest(name, reader.known()));
+  throw_error<ConfigError>("[config] {}: there is no key '{}'; {}", setting.where, name,
+                           what_it_is_called(name, reader.known()));
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------

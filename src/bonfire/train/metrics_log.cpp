@@ -27,15 +27,16 @@ class MetricsLog final : public Reporter {
            {"resumed_from", run.resumed_from}});
   }
   void step(const StepReport& report) override {
-    write({{"event", "step"},
-           {"epoch", report.epoch},
-           {"step", report.step},
-           {"loss", report.loss},
-           {"top1", report.top1},
-           {"lr", report.lr},
-           {"samples_per_second", report.samples_per_second},
-           {"data_wait", report.data_wait},
-           {"communication_wait", report.communication_wait}});
+    json event{{"event", "step"},
+               {"epoch", report.epoch},
+               {"step", report.step},
+               {"loss", report.loss},
+               {"lr", report.lr},
+               {"samples_per_second", report.samples_per_second},
+               {"data_wait", report.data_wait},
+               {"communication_wait", report.communication_wait}};
+    if (report.top1) event["top1"] = *report.top1;
+    write(event);
   }
   void evaluated(const EvaluationReport& report) override {
     write({{"event", "evaluation"},

@@ -90,7 +90,7 @@ class ReportPage final : public Reporter {
       if (event.is_discarded()) continue;
       if (event.value("event", "") == "step") {
         add(train_loss_, event, "loss");
-        add(train_top1_, event, "top1");
+        if (event.contains("top1")) add(train_top1_, event, "top1");  // text has none
         add(rate_, event, "lr");
         add(speed_, event, "samples_per_second");
         add(data_wait_, event, "data_wait");

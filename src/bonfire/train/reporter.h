@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct RunBegins {
 // Over the steps since the last one.
 struct StepReport {
   int64_t epoch = 0, step = 0;  // both counted from 1, step through all epochs
-  double loss = 0, top1 = 0;    // top1: share of the training samples
+  double loss = 0;
+  std::optional<double> top1 = {};  // share of the training samples; none of text, whose logits never exist as a whole
   double lr = 0, samples_per_second = 0;
   double data_wait = 0, communication_wait = 0;  // shares of the time; the rest is computing
 };
@@ -62,6 +64,9 @@ class Reporter {
   virtual void note(const std::string& text) = 0;  // something a person should know
   virtual void end(const RunEnds& run) = 0;
 };
+
+// What to do after a run, as a command or two that fit it.
+std::string what_to_try_next(const RunBegins& run);
 
 // A bar that moves when stdout is a terminal, else a line now and then.
 std::unique_ptr<Reporter> terminal_reporter();

@@ -52,7 +52,7 @@ class TensorBoardLog final : public Reporter {
   }
   void step(const StepReport& report) override {
     scalar("train/loss", report.step, report.loss);
-    scalar("train/top1", report.step, report.top1);
+    if (report.top1) scalar("train/top1", report.step, *report.top1);
     scalar("train/lr", report.step, report.lr);
     scalar("train/samples_per_second", report.step, report.samples_per_second);
     scalar("train/data_wait", report.step, report.data_wait);

@@ -48,9 +48,9 @@ class TerminalReporter final : public Reporter {
   void step(const StepReport& report) override {
     int64_t all = run_.total_steps, done = report.step - run_.first_step;
     double left = done > 0 ? elapsed() / static_cast<double>(done) * static_cast<double>(all - report.step) : 0;
-    std::string numbers =
-        fmt::format("loss {:.4f}  acc {}  {} {}/s  {}  ETA {}", report.loss, percent(report.top1),
-                    grouped(static_cast<int64_t>(report.samples_per_second)), run_.unit, split(report), duration(left));
+    std::string numbers = fmt::format(
+        "loss {:.4f}{}  {} {}/s  {}  ETA {}", report.loss, report.top1 ? "  acc " + percent(*report.top1) : "",
+        grouped(static_cast<int64_t>(report.samples_per_second)), run_.unit, split(report), duration(left));
     int64_t in_epoch = report.step - (report.epoch - 1) * run_.steps_per_epoch;
     std::string head = fmt::format("epoch {}/{}", report.epoch, run_.epochs);
     if (is_terminal_) {
@@ -82,7 +82,7 @@ class TerminalReporter final : public Reporter {
     line("checkpoint  " + run.checkpoint.string());
     line("log         " + (run_.folder / "metrics.jsonl").string());
     if (!run.trace.empty()) line("trace       " + run.trace.string() + " (open it in ui.perfetto.dev)");
-    line("try next    bonfire train model=resnet18_small, or data=FOLDER with MNIST's files");
+    line("try next    " + what_to_try_next(run_));
   }
 
  private:
@@ -132,6 +132,19 @@ class TerminalReporter final : public Reporter {
 };
 
 }  // namespace
+
+std::string what_to_try_next(const RunBegins& run) {
+  bool is_text = run.unit == "sequences", is_built_in = run.data.starts_with("generated ");
+  std::string folder = run.folder.string();
+  if (is_text && is_built_in)
+    return fmt::format("bonfire train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", folder);
+  if (is_text) return fmt::format("bonfire train {0}/config.yaml init_from={0}/best.safetensors, to train on", folder);
+  if (run.model == "mnist_cnn" && is_built_in)
+    return "bonfire train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
+  if (is_built_in)
+    return fmt::format("bonfire train model={} data=FOLDER, with pictures of yours (docs/data.md)", run.model);
+  return fmt::format("bonfire predict {} IMAGE, to see what it takes a picture for", folder);
+}
 
 std::unique_ptr<Reporter> terminal_reporter() { return std::make_unique<TerminalReporter>(); }
 

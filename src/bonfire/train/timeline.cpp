@@ -10,6 +10,10 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+Timeline::Timeline(std::initializer_list<const char*> first_tracks) {
+  for (const char* track : first_tracks) tracks_.emplace(track, static_cast<int>(tracks_.size()) + 1);
+}
+
 void Timeline::add(const std::string& track, std::string name, double begin, double seconds, Details details) {
   constexpr size_t kMost = 1'000'000;
   std::lock_guard lock(mutex_);

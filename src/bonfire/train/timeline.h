@@ -19,6 +19,9 @@ class Timeline {
  public:
   using Details = std::map<std::string, std::string>;
 
+  // These tracks are shown first, in this order; others below, as they come.
+  explicit Timeline(std::initializer_list<const char*> first_tracks = {});
+
   // Times in seconds on the steady clock. Any thread may call it. Past a million spans nothing more is kept.
   void add(const std::string& track, std::string name, double begin, double seconds, Details details = {});
 

@@ -19,6 +19,7 @@
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
+#include "bonfire/train/image_sizes.h"
 #include "bonfire/train/trainer_state.h"
 
 namespace bonfire::train {
@@ -27,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 std::atomic<bool> stop_requested{false};
+constexpr const char* kLoopTrack = "training loop";
 
 // A setting that would be read and then ignored is refused instead.
 void refuse_what_is_not_built(const Config& c) {
@@ -90,12 +92,15 @@ Trainer::~Trainer() = default;
 void Trainer::add(std::unique_ptr<Reporter> reporter) { state_->reporters.push_back(std::move(reporter)); }
 void Trainer::request_stop() { stop_requested = true; }
 void Trainer::trace_to(const fs::path& file) {
-  state_->timeline = std::make_unique<Timeline>();
+  state_->timeline = std::make_unique<Timeline>(std::initializer_list<const char*>{kLoopTrack});
   state_->trace_file = file;
 }
 
 void Trainer::State::prepare() {
+  Span opening(timeline.get(), kLoopTrack, "open data");
   opened = open_data(config);
+  opening.end();
+  Span making(timeline.get(), kLoopTrack, "make model");
   place = config.place == "auto" ? default_device() : parse_device(config.place);
   passes::Options& options = passes::current_options();
   options.use_amp = config.strategy.use_amp;
@@ -106,6 +111,7 @@ void Trainer::State::prepare() {
   models::ModelOptions shape{
       .classes = opened.classes, .in_channels = opened.is_text() ? 1 : opened.image[2], .vocabulary = opened.classes};
   model = models::make(config.model, shape);
+  if (!opened.is_text()) require_size(*model, config.model, opened.image);
   if (!config.init_from.empty()) {
     fs::path file = fs::is_directory(config.init_from) ? weights_file(config.init_from) : fs::path(config.init_from);
     nn::LoadReport report = model->load(file, {.strict = config.strict});
@@ -119,7 +125,11 @@ void Trainer::State::prepare() {
     average.emplace(std::move(mean_model), *model, *config.ema_decay);
   }
   if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
+  open_loaders();
+  micro = std::make_unique<Micro>(make_steps());
+}
 
+void Trainer::State::open_loaders() {
   data::LoaderOptions loading{.batch_size = config.batch_size,
                               .shuffle = true,
                               .drop_last = true,
@@ -127,13 +137,24 @@ void Trainer::State::prepare() {
                               .seed = config.seed,
                               .num_workers = static_cast<int>(config.num_workers),
                               .transform = opened.train_transform,
-                              .device = place};
+                              .device = place,
+                              .on_batch = batches_on_timeline("training")};
   train = std::make_unique<data::DataLoader>(opened.train, loading);
   loading.shuffle = loading.drop_last = false;
   loading.limit = 0;
   loading.transform = opened.test_transform;
+  loading.on_batch = batches_on_timeline("test");
   test = std::make_unique<data::DataLoader>(opened.test, loading);
-  micro = std::make_unique<Micro>(make_steps());
+}
+
+// A track for each worker. Without workers the training loop makes its batches itself.
+std::function<void(const data::MadeBatch&)> Trainer::State::batches_on_timeline(const char* part) const {
+  if (!timeline) return {};
+  return [this, part](const data::MadeBatch& made) {
+    std::string track = config.num_workers == 0 ? kLoopTrack : fmt::format("{} data, worker {}", part, made.worker + 1);
+    timeline->add(track, "make batch", made.begin, made.seconds,
+                  {{"epoch", std::to_string(made.which.epoch + 1)}, {"batch", std::to_string(made.which.batch + 1)}});
+  };
 }
 
 void Trainer::State::set_pixels(const std::vector<float>& means, const std::vector<float>& deviations) {
@@ -165,9 +186,8 @@ Trainer::State::Micro Trainer::State::make_steps() {
     Tensor loss =
         mixed ? bonfire::mean(sum(log_softmax(logits, 1) * label, {1})) * -1.0 : cross_entropy(logits, target);
     (loss * (1.0 / static_cast<double>(config.strategy.accumulate_steps))).backward();
-    std::vector<Tensor> results{loss, top_k_correct(logits, target)};
-    if (opened.is_text()) results.push_back(count_targets(target));  // of images it is the batch
-    return results;
+    // Of text, nothing else may look at the logits: then they never exist as a whole (fuse_linear_cross_entropy).
+    return std::vector<Tensor>{loss, opened.is_text() ? count_targets(target) : top_k_correct(logits, target)};
   };
   return {compile(forward), compile([this, forward](const Tensor& input, const Tensor& label) {
             std::vector<Tensor> results = forward(input, label);
@@ -203,7 +223,7 @@ class Trainer::State::Tally {
     state_.tell(&Reporter::step, StepReport{.epoch = epoch + 1,
                                             .step = state_.step,
                                             .loss = loss,
-                                            .top1 = correct_ / targets_,
+                                            .top1 = share_correct(),
                                             .lr = state_.optimizer->lr(),
                                             .samples_per_second = samples_ / seconds,
                                             .data_wait = (state_.train->seconds_waited() - waited_) / seconds});
@@ -217,13 +237,20 @@ class Trainer::State::Tally {
     waited_ = state_.train->seconds_waited();
   }
 
+  std::optional<double> share_correct() const {
+    if (state_.opened.is_text()) return {};
+    return correct_ / targets_;
+  }
+
   void read_one() {
-    Span span(state_.timeline.get(), "training loop", "wait for results");
+    Span span(state_.timeline.get(), kLoopTrack, "wait for results");
     auto batch = static_cast<double>(state_.config.batch_size);
-    double count = state_.opened.is_text() ? pending_.front()[2].item() : batch;
-    loss_ += pending_.front()[0].item() * count;
-    correct_ += pending_.front()[1].item();
-    targets_ += count;
+    double loss = pending_.front()[0].item(), counted = pending_.front()[1].item();
+    bool is_text = state_.opened.is_text();  // which counts targets, images what was right
+    double targets = is_text ? counted : batch;
+    loss_ += loss * targets;
+    targets_ += targets;
+    if (!is_text) correct_ += counted;
     samples_ += batch;
     pending_.pop_front();
   }
@@ -242,6 +269,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
                            .warmup_steps = config.warmup_epochs,
                            .warmup_start_lr = config.warmup_start_lr};
   auto steps_per_epoch = static_cast<double>(train->batches_per_epoch());
+  Span whole(timeline.get(), kLoopTrack, fmt::format("epoch {}", epoch + 1));
   Tally tally(*this);
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
@@ -249,7 +277,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     writer->check();
     trace_nodes();
     int64_t batch = train->position().batch + 1;
-    Span next(timeline.get(), "training loop", "next batch");
+    Span next(timeline.get(), kLoopTrack, "next batch");
     auto [input, label] = train->next();
     next.end();
     optimizer->set_lr(schedule.at(static_cast<double>(step) / steps_per_epoch));
@@ -257,7 +285,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     ++step;
     updated =
         batch % config.strategy.accumulate_steps == 0 || batch == train->batches_per_epoch() || step == total_steps();
-    Span launch(timeline.get(), "training loop", "launch step");
+    Span launch(timeline.get(), kLoopTrack, "launch step");
     tally.add(updated ? micro->update(input, label) : micro->add(input, label));
     launch.end();
     // The first step at once: whoever waits sees that it works.

@@ -17,6 +17,11 @@
 namespace bonfire::train {
 
 struct Trainer::State {
+  // Only when a trace is asked for, and before all who note their times in it. Nodes are traced over some steps near
+  // the beginning, the rest throughout.
+  std::unique_ptr<Timeline> timeline;
+  std::filesystem::path trace_file;
+
   Config config;
   std::vector<std::unique_ptr<Reporter>> reporters;
   std::filesystem::path folder;
@@ -33,13 +38,10 @@ struct Trainer::State {
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
 
-  // Only when a trace is asked for. Nodes are traced over some steps near the beginning, the rest throughout.
-  std::unique_ptr<Timeline> timeline;
-  std::filesystem::path trace_file;
   int64_t first_step = 0;
   std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
 
-  std::unique_ptr<CheckpointWriter> writer;  // behind what it notes its times in
+  std::unique_ptr<CheckpointWriter> writer;
 
   template <class Event>
   void tell(void (Reporter::*event)(const Event&), const Event& what) {
@@ -60,6 +62,8 @@ struct Trainer::State {
   static Tensor count_targets(const Tensor& target);  // those that are not left out: i64, rank 0
 
   void prepare();
+  void open_loaders();
+  std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
   void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
   void take_pixels_from(const std::filesystem::path& weights);  // as the file says, where it does
 
