@@ -5,6 +5,7 @@
 namespace bonfire::tools {
 
 void add_train(Command program);
+void add_launch(Command program);
 void add_eval(Command program);
 void add_predict(Command program);
 void add_inspect(Command program);
@@ -25,12 +26,13 @@ int main(int argc, char** argv) {
       "bonfire train lr=0.05 epochs=5                 with other settings\n"
       "bonfire train data=FOLDER model=resnet18_small MNIST's or Fashion-MNIST's files\n"
       "bonfire train configs/mnist.yaml resume=auto   settings from a file; go on where the last run stopped\n"
+      "bonfire launch --nproc_per_node 4 ./program    a program of yours as four ranks\n"
       "bonfire eval runs/1                            the accuracy of a run's best weights\n"
       "bonfire predict runs/1 cat.png                 what it takes a picture for\n"
       "bonfire inspect runs/1                         what its newest checkpoint holds\n"
       "bonfire data check FOLDER                      reads a whole data set and names what is bad\n"
       "bonfire config                                 every setting, its default and what it means\n"
       "bonfire COMMAND --help                         more on a command, with examples",
-      {add_train, add_eval, add_predict, add_inspect, add_data, add_bench, add_config, add_devices, add_version,
-       add_completion});
+      {add_train, add_eval, add_predict, add_launch, add_inspect, add_data, add_bench, add_config, add_devices,
+       add_version, add_completion});
 }

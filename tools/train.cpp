@@ -1,5 +1,7 @@
 #include <csignal>
 
+#include "bonfire/base/error.h"
+#include "bonfire/comm/environment.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
@@ -16,13 +18,25 @@ void on_stop_signal(int signal) {
 struct Wanted {
   std::vector<std::string> settings;
   std::string trace;
+  int64_t ranks = 1;
 };
 
+// Ranks that know nothing of each other would all train the same and write over each other's files.
+void refuse_to_be_one_of_many() {
+  if (int world = comm::read_environment().world; world > 1)
+    throw_error<ConfigError>(
+        "[train] this was started as one of {} ranks, and training on several is not built yet; start it once, by "
+        "itself",
+        world);
+}
+
 int run(const Wanted& wanted) {
+  refuse_to_be_one_of_many();
   const std::vector<std::string>& settings = wanted.settings;
   std::vector<std::string> overrides = settings;
   bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
   if (has_file) overrides.erase(overrides.begin());
+  if (wanted.ranks != 1) overrides.push_back("num_gpus=" + std::to_string(wanted.ranks));
   train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
   std::signal(SIGINT, on_stop_signal);
   std::signal(SIGTERM, on_stop_signal);
@@ -48,6 +62,7 @@ void add_train(Command program) {
   auto wanted = std::make_shared<Wanted>();
   command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");
   command.option("--trace", wanted->trace, "write what happened when to this file, for ui.perfetto.dev");
+  command.option("--nproc", wanted->ranks, "processes to start on this machine, as num_gpus=N says");
   command.runs([wanted] { return run(*wanted); });
 }
 

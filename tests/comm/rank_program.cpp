@@ -4,9 +4,9 @@
 //   print TEXT      on stdout; error TEXT on stderr
 //   if RANK         what follows up to the next `if` is for that rank only; if all: for all
 //   sleep SECONDS
-//   spawn           starts a process of its own, in a session of its own, that sleeps; prints "grandchild PID"
+//   spawn           starts a process of its own, in a session of its own, that sleeps; prints "processes PID PID"
 //   deaf            does not hear SIGTERM and SIGINT
-//   polite CODE     leaves with CODE on SIGTERM
+//   polite CODE     leaves with CODE on SIGTERM or SIGINT
 //   once FILE       what follows is left out when the file is there already, which it is after this
 //   kill SIGNAL     itself
 //   exit CODE
@@ -56,7 +56,7 @@ void spawn() {
     ::execlp("sleep", "sleep", "600", nullptr);
     ::_exit(127);
   }
-  say(fmt::format("grandchild {}", child));
+  say(fmt::format("processes {} {}", ::getpid(), child));
 }
 
 void run(const std::vector<std::string>& words) {
@@ -74,11 +74,11 @@ void run(const std::vector<std::string>& words) {
     if (word == "error") say(value, stderr);
     if (word == "sleep") ::usleep(static_cast<useconds_t>(std::stod(value) * 1e6));
     if (word == "spawn") spawn();
-    if (word == "deaf") ::signal(SIGTERM, SIG_IGN);
-    if (word == "polite") {
-      polite_code = std::stoi(value);
-      ::signal(SIGTERM, [](int) { ::_exit(polite_code); });
+    for (int number : {SIGTERM, SIGINT}) {
+      if (word == "deaf") ::signal(number, SIG_IGN);
+      if (word == "polite") ::signal(number, [](int) { ::_exit(polite_code); });
     }
+    if (word == "polite") polite_code = std::stoi(value);
     if (word == "once") {
       for_us = !std::filesystem::exists(value);
       std::ofstream(value) << "";

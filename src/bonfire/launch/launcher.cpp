@@ -1,0 +1,301 @@
+#include "bonfire/launch/launcher.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "bonfire/base/error.h"
+#include "bonfire/base/thread_pool.h"
+#include "bonfire/comm/environment.h"
+#include "bonfire/launch/guard.h"
+#include "bonfire/launch/nodes.h"
+#include "bonfire/launch/rank_process.h"
+
+namespace bonfire::launch {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kDefaultPort = 29500;
+
+void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
+
+std::string find_program(const std::string& name) {
+  auto runs = [](const fs::path& file) { return fs::is_regular_file(file) && ::access(file.c_str(), X_OK) == 0; };
+  if (name.find('/') != std::string::npos) {
+    if (runs(name)) return name;
+    throw_error<ConfigError>("[launch] '{}' is not a program that can be run{}", name,
+                             fs::exists(name) ? " (chmod +x?)" : ": there is no such file");
+  }
+  const char* variable = std::getenv("PATH");
+  std::string folders = variable == nullptr ? "/usr/bin:/bin" : variable;
+  for (size_t begin = 0; begin <= folders.size();) {
+    size_t end = std::min(folders.find(':', begin), folders.size());
+    fs::path file = fs::path(folders.substr(begin, end - begin)) / name;
+    if (end > begin && runs(file)) return file;
+    begin = end + 1;
+  }
+  if (name == "bonfire") return fs::read_symlink("/proc/self/exe");
+  throw_error<ConfigError>("[launch] there is no program '{}' in PATH; one in this folder is ./{}", name, name);
+}
+
+std::string random_token() {
+  unsigned char bytes[16];
+  if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) throw_error<ConfigError>("[launch] no random numbers");
+  std::string text;
+  for (unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string token_for(const LaunchOptions& options) {
+  std::string token = comm::read_token([](const char* name) { return std::getenv(name); });
+  if (!token.empty()) return token;
+  if (options.nodes == 1) return random_token();
+  throw_error<ConfigError>(
+      "[launch] a job on several hosts needs a secret that keeps strangers out: put the same text into BONFIRE_TOKEN, "
+      "or "
+      "into a file that BONFIRE_TOKEN_FILE names, on every host (openssl rand -hex 16 makes one)");
+}
+
+void check(const LaunchOptions& o) {
+  auto refuse = [](const std::string& what) { throw_error<ConfigError>("[launch] {}", what); };
+  if (o.ranks < 1) refuse(fmt::format("--nproc_per_node is {}, expected at least 1", o.ranks));
+  if (o.nodes < 1) refuse(fmt::format("--nnodes is {}, expected at least 1", o.nodes));
+  if (o.node < 0 || o.node >= o.nodes)
+    refuse(fmt::format("--node_rank is {}, expected 0 to {} (--nnodes is {})", o.node, o.nodes - 1, o.nodes));
+  if (o.master_port < 0 || o.master_port > 65535)
+    refuse(fmt::format("--master_port is {}, expected 1 to 65535", o.master_port));
+  if (o.rendezvous_timeout.count() < 0) refuse("--rendezvous_timeout cannot be below 0");
+  if (o.node_timeout.count() < 1000) refuse("--node_timeout is less than 1 s");
+  if (o.max_restarts < 0) refuse(fmt::format("--max_restarts is {}, expected at least 0", o.max_restarts));
+}
+
+class Launcher {
+ public:
+  Launcher(const LaunchOptions& options, std::string program, std::string token, int outer)
+      : options_(options), program_(std::move(program)), token_(std::move(token)), outer_(outer) {
+    sigset_t watched;
+    sigemptyset(&watched);
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&watched, number);
+    signals_ = ::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+    ::signal(SIGPIPE, SIG_IGN);  // nobody may be reading
+    ::signal(SIGTTOU, SIG_IGN);  // this is not the terminal's foreground group
+    int port = options.master_port == 0 && options.nodes > 1 ? kDefaultPort : options.master_port;
+    nodes_ = join_nodes({.nodes = options.nodes,
+                         .node = options.node,
+                         .ranks = options.ranks,
+                         .address = options.master_address,
+                         .port = port,
+                         .token = token_,
+                         .program = program_,
+                         .max_restarts = options.max_restarts,
+                         .timeout = options.rendezvous_timeout,
+                         .silence = options.node_timeout});
+  }
+
+  int run() {
+    while (!exit_code_) {
+      wait_for_something();
+      if (kill_at_ && Clock::now() >= *kill_at_) kill_ranks();
+    }
+    end_descendants();  // before the store is closed
+    return *exit_code_;
+  }
+
+ private:
+  void wait_for_something() {
+    std::vector<pollfd> sources{{outer_, POLLIN, 0}, {signals_, POLLIN, 0}, {nodes_->descriptor(), POLLIN, 0}};
+    std::vector<RankProcess*> owners;
+    for (const auto& rank : ranks_)
+      for (int pipe : rank->pipes()) {
+        sources.push_back({pipe, POLLIN, 0});
+        owners.push_back(rank.get());
+      }
+    if (::poll(sources.data(), sources.size(), milliseconds_left()) <= 0) return;
+    if (sources[0].revents != 0) exit_code_ = 128 + SIGKILL;  // the process that the user sees is dead
+    for (size_t i = 3; i < sources.size(); ++i)
+      if (sources[i].revents != 0) owners[i - 3]->read(sources[i].fd);
+    if (sources[1].revents != 0) take_signals();
+    if (sources[2].revents != 0)
+      while (std::optional<Event> event = nodes_->event()) take(*event);
+  }
+
+  int milliseconds_left() const {
+    if (!kill_at_) return -1;
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+    return static_cast<int>(std::max<int64_t>(0, left.count() + 1));
+  }
+
+  void take_signals() {
+    signalfd_siginfo info{};
+    while (::read(signals_, &info, sizeof info) == sizeof info)
+      if (info.ssi_signo == SIGCHLD)
+        reap();
+      else
+        stop(static_cast<int>(info.ssi_signo));
+  }
+
+  void reap() {
+    std::vector<const RankProcess*> failures;
+    int status = 0;
+    for (int process; (process = ::waitpid(-1, &status, WNOHANG)) > 0;)
+      for (const auto& rank : ranks_)  // others were adopted
+        if (rank->process() == process) {
+          rank->ended(status);
+          if (rank->failed()) failures.push_back(rank.get());
+        }
+    if (state_ == State::running && !failures.empty()) {
+      // Of those that died in one moment, the one that a signal killed was hardly the victim of another.
+      auto first = std::max_element(failures.begin(), failures.end(),
+                                    [](auto* a, auto* b) { return a->exit_code() < 128 && b->exit_code() >= 128; });
+      failure_code_ = (*first)->exit_code();
+      state_ = State::waiting;
+      nodes_->rank_failed((*first)->obituary());
+    } else if (none_runs()) {
+      if (state_ == State::running) {
+        state_ = State::waiting;
+        nodes_->ranks_done();
+      } else if (state_ == State::ending) {
+        all_gone();
+      }
+    }
+  }
+
+  void take(const Event& event) {
+    switch (event.kind) {
+      case Event::Kind::start: return start(event);
+      case Event::Kind::failed:
+        if (stop_signal_ == 0) say(event.reason);
+        return end_ranks(SIGTERM, options_.end_grace);
+      case Event::Kind::stopped:
+        if (stop_signal_ != 0) return;
+        say(event.reason);
+        stop_signal_ = SIGINT;
+        return end_ranks(SIGINT, options_.stop_grace);
+      case Event::Kind::finished: exit_code_ = 0; return;
+      case Event::Kind::over:
+        if (!event.reason.empty()) say(event.reason);
+        exit_code_ = stop_signal_ != 0 ? 128 + stop_signal_ : failure_code_;
+    }
+  }
+
+  void start(const Event& event) {
+    if (stop_signal_ != 0) {
+      nodes_->asked_to_stop();
+      return nodes_->ranks_gone();
+    }
+    if (event.generation > 0) say(fmt::format("restart {} of {}", event.generation, options_.max_restarts));
+    ranks_.clear();
+    failure_code_ = 1;
+    for (int local = 0; local < options_.ranks; ++local) {
+      int rank = event.first_rank + local;
+      fs::path log;
+      if (!options_.log_folder.empty())
+        log = options_.log_folder / fmt::format("restart_{}", event.generation) / fmt::format("rank_{}.log", rank);
+      ranks_.push_back(std::make_unique<RankProcess>(
+          RankCommand{rank, program_, options_.arguments, environment_of(event, local), log}));
+    }
+    state_ = State::running;
+  }
+
+  std::vector<std::string> environment_of(const Event& event, int local) const {
+    std::vector<std::pair<std::string, std::string>> set{
+        {"RANK", std::to_string(event.first_rank + local)},
+        {"WORLD_SIZE", std::to_string(event.world)},
+        {"LOCAL_RANK", std::to_string(local)},
+        {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks)},
+        {"GROUP_RANK", std::to_string(options_.node)},
+        {"MASTER_ADDR", options_.master_address},
+        {"MASTER_PORT", std::to_string(nodes_->port())},
+        {"BONFIRE_GENERATION", std::to_string(event.generation)},
+        {"BONFIRE_TOKEN", token_},
+        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+    };
+    std::string threads = std::to_string(std::max(1, available_cores() / options_.ranks));
+    for (const char* name : {"BONFIRE_CPU_THREADS", "OMP_NUM_THREADS"})
+      if (std::getenv(name) == nullptr) set.emplace_back(name, threads);
+    std::vector<std::string> all;
+    for (char** one = environ; *one != nullptr; ++one) {
+      std::string text = *one;
+      if (std::none_of(set.begin(), set.end(), [&](auto& pair) { return text.starts_with(pair.first + "="); }))
+        all.push_back(text);
+    }
+    for (const auto& [name, value] : set) all.push_back(name + "=" + value);
+    return all;
+  }
+
+  void stop(int number) {
+    stop_signal_ = number;
+    if (ranks_.empty()) {  // other hosts are being waited for
+      exit_code_ = 128 + number;
+      return;
+    }
+    if (state_ == State::running) {
+      say(fmt::format("stopping; the ranks have {} s", options_.stop_grace.count() / 1000));
+      nodes_->asked_to_stop();
+      end_ranks(number, options_.stop_grace);
+    }
+  }
+
+  void end_ranks(int number, std::chrono::milliseconds grace) {
+    state_ = State::ending;
+    for (const auto& rank : ranks_) rank->signal(number);
+    kill_at_ = Clock::now() + grace;
+    if (none_runs()) all_gone();
+  }
+
+  void kill_ranks() {
+    end_descendants();
+    for (const auto& rank : ranks_)
+      if (rank->running()) rank->ended(SIGKILL);
+    all_gone();
+  }
+
+  void all_gone() {
+    kill_at_.reset();
+    end_descendants();  // what the ranks had started
+    state_ = State::waiting;
+    nodes_->ranks_gone();
+  }
+
+  bool none_runs() const {
+    return std::none_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->running(); });
+  }
+
+  // waiting: for an event. ending: the ranks were told to leave.
+  enum class State { waiting, running, ending };
+
+  const LaunchOptions& options_;
+  std::string program_, token_;
+  int outer_;         // can be read when the outer process is dead
+  int signals_ = -1;  // signalfd
+  std::unique_ptr<Nodes> nodes_;
+  State state_ = State::waiting;
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::optional<Clock::time_point> kill_at_;
+  int stop_signal_ = 0;
+  int failure_code_ = 1;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  check(options);
+  std::string program = find_program(options.program), token = token_for(options);
+  return run_guarded([&](int outer) { return Launcher(options, program, token, outer).run(); });
+}
+
+}  // namespace bonfire::launch

@@ -1,0 +1,67 @@
+#pragma once
+// What the launchers of a job's hosts agree on: who has which ranks, that somebody failed, whether to start again.
+//
+// They talk through the store of node 0, whose launcher is the chief:
+//
+//   node/N         what node N has: ranks, version, program                  (each node; chief waits for all)
+//   plan           first rank of each node and the world, or why it is refused               (chief)
+//   G/verdict      how generation G ended: done, failed or stopped, and why  (whoever comes first)
+//   G/done/N       all ranks of N ended well                                 (each node; chief: the verdict done)
+//   G/gone/N       after another verdict: no process of N is left            (each node; chief waits for all)
+//   G/next         start generation G + 1, or end                            (chief)
+//   beat/N         counts up while N's launcher lives; the chief calls a silent one lost
+//
+// All of it happens in threads of Nodes; the launcher's loop reads events and never waits for the network. A job of one
+// host has no such threads: there the events follow from each other at once.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace bonfire::launch {
+
+struct NodeOptions {
+  int nodes = 1, node = 0;
+  int ranks = 1;  // here
+  std::string address = "127.0.0.1";
+  int port = 0;  // 0: a free one (one host only)
+  std::string token = {};
+  std::string program = {};  // a file; hosts with the same processor must have the same
+  int64_t max_restarts = 0;
+  std::chrono::milliseconds timeout{300'000};  // for all nodes to come
+  std::chrono::milliseconds silence{8'000};    // after which a node that says nothing is lost
+};
+
+struct Event {
+  enum class Kind {
+    start,     // the ranks of `generation`
+    failed,    // a rank failed here or elsewhere: end those here, then call ranks_gone()
+    stopped,   // the user asked another node to stop: ask the ranks here, then call ranks_gone()
+    finished,  // every rank of every node ended well
+    over,      // there is no further start; `reason` is for the user, empty when he knows
+  };
+  Kind kind = Kind::start;
+  int64_t generation = 0;
+  int first_rank = 0, world = 1;  // at start
+  std::string reason = {};
+};
+
+class Nodes {
+ public:
+  virtual ~Nodes() = default;
+  virtual int port() const = 0;              // of the store
+  virtual int descriptor() const = 0;        // can be read while there are events
+  virtual std::optional<Event> event() = 0;  // the next one
+  // What happened here in this generation.
+  virtual void ranks_done() = 0;
+  virtual void rank_failed(const std::string& reason) = 0;
+  virtual void asked_to_stop() = 0;
+  virtual void ranks_gone() = 0;
+};
+
+// Node 0 begins to listen. CommError when it cannot.
+std::unique_ptr<Nodes> join_nodes(const NodeOptions& options);
+
+}  // namespace bonfire::launch

@@ -1,0 +1,87 @@
+#pragma once
+// `bonfire launch` in a process of its own, with tests/comm/rank_program.cpp as its ranks.
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bonfire/comm/store_server.h"
+#include "tests/support/child_process.h"
+
+namespace bonfire::testing {
+
+using Words = std::vector<std::string>;
+
+inline Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// No variable of the caller's own job may leak into that of the test.
+inline ChildProcess::Variables clean(ChildProcess::Variables more = {}) {
+  ChildProcess::Variables variables{{"RANK", ""}, {"WORLD_SIZE", ""}, {"OMP_NUM_THREADS", ""}, {"BONFIRE_TOKEN", ""}};
+  for (auto& [name, value] : more) {
+    for (auto& [old, old_value] : variables)
+      if (old == name) old_value = value;
+    variables.emplace_back(name, value);
+  }
+  return variables;
+}
+
+class Launched : public ChildProcess {
+ public:
+  Launched(const Words& options, const Words& rank, const ChildProcess::Variables& variables = {},
+           const Words& before = {})
+      : ChildProcess(joined(joined(joined(before, {BONFIRE_PROGRAM, "launch"}), options),
+                            joined({program_beside("rank_program")}, rank)),
+                     clean(variables)) {}
+
+  // The processes that ranks with `spawn` name, two a rank.
+  std::vector<int> processes(int ranks) {
+    std::vector<int> all;
+    for (int i = 0; i < ranks; ++i) {
+      std::istringstream line(read_line("processes "));
+      std::string word;
+      while (line >> word && word != "processes") {
+      }
+      for (int process; line >> process;) all.push_back(process);
+    }
+    return all;
+  }
+};
+
+// One node of a job of two on this host.
+class LaunchedNode : public Launched {
+ public:
+  LaunchedNode(int node, int port, const Words& options, const Words& rank)
+      : Launched(joined({"--nnodes", "2", "--node_rank", std::to_string(node), "--master_port", std::to_string(port)},
+                        options),
+                 rank, {{"BONFIRE_TOKEN", "secret"}}) {}
+};
+
+inline int free_port() { return comm::serve_store({})->port(); }
+
+// Not when it is dead and nobody has asked yet how it ended.
+inline bool is_there(int process) {
+  std::ifstream stream("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(stream, text, '\0');
+  size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.substr(name_end, 3) != ") Z";
+}
+
+// Whether they are all gone within 5 s.
+inline bool gone_soon(const std::vector<int>& processes) {
+  for (int i = 0; i < 500; ++i) {
+    bool left = false;
+    for (int process : processes) left |= is_there(process);
+    if (!left) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace bonfire::testing

@@ -1,0 +1,194 @@
+#include "bonfire/launch/launcher.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "bonfire/base/thread_pool.h"
+#include "tests/launch/launched.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::launch {
+
+namespace {
+
+using testing::expect_mentions;
+using testing::free_port;
+using testing::gone_soon;
+using testing::is_there;
+using testing::Launched;
+using testing::ScratchFolder;
+using testing::Words;
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+// The process that the one which was started has started: the inner launcher.
+int inner_of(const Launched& job) {
+  int process = 0;
+  std::ifstream("/proc/" + std::to_string(job.pid()) + "/task/" + std::to_string(job.pid()) + "/children") >> process;
+  return process;
+}
+
+}  // namespace
+
+TEST(Launch, RanksKnowWhoTheyAreAndMeet) {
+  Launched job({"--nproc_per_node", "3"}, {"meet", "30", "env", "RANK", "env", "LOCAL_WORLD_SIZE"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  for (const char* rank : {"0", "1", "2"})
+    expect_mentions(job.output(), {fmt::format("[rank {}] met 3 on 1 machines at 127.0.0.1\n", rank),
+                                   fmt::format("[rank {}] RANK={}\n", rank, rank),
+                                   fmt::format("[rank {}] LOCAL_WORLD_SIZE=3\n", rank)});
+}
+
+TEST(Launch, RanksShareTheCores) {
+  Launched job({"--nproc-per-node=2"}, {"env", "BONFIRE_CPU_THREADS", "env", "OMP_NUM_THREADS"},
+               {{"OMP_NUM_THREADS", "7"}});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(count(job.output(), fmt::format("BONFIRE_CPU_THREADS={}\n", std::max(1, available_cores() / 2))), 2u);
+  EXPECT_EQ(count(job.output(), "OMP_NUM_THREADS=7\n"), 2u);  // the user's word stands
+}
+
+TEST(Launch, TheFirstFailureIsNamedAndTheOthersLeave) {
+  Launched job({"--nproc_per_node", "3"}, {"meet", "30", "spawn", "if", "1", "print", "a line", "error", "the reason",
+                                           "exit", "3", "if", "all", "sleep", "60"});
+  std::vector<int> processes = job.processes(3);
+  EXPECT_EQ(job.wait(), 3) << job.output();
+  expect_mentions(job.output(), {"bonfire launch: rank 1 (process ", ") ended with exit status 3; its last lines:\n",
+                                 "    a line\n    the reason\n"});
+  EXPECT_EQ(count(job.output(), "bonfire launch:"), 1u) << job.output();
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(Launch, ASignalThatKillsARankIsNamed) {
+  Launched job({"--nproc_per_node", "2"}, {"if", "0", "kill", "11", "if", "1", "sleep", "60"});
+  EXPECT_EQ(job.wait(), 128 + SIGSEGV);
+  expect_mentions(job.output(), {"rank 0", "was killed by signal 11 (Segmentation fault); it had printed nothing"});
+}
+
+TEST(Launch, RanksThatDoNotHearAreKilled) {
+  Launched job({"--nproc_per_node", "2"},
+               {"deaf", "spawn", "meet", "30", "if", "0", "exit", "1", "if", "1", "sleep", "60"});
+  std::vector<int> processes = job.processes(2);
+  EXPECT_EQ(job.wait(), 1);
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(Launch, WhatRanksStartedEndsWithAJobThatSucceeds) {
+  Launched job({"--nproc_per_node", "2"}, {"spawn"});
+  std::vector<int> processes = job.processes(2);
+  EXPECT_EQ(job.wait(), 0);
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(Launch, AKilledLauncherLeavesNothing) {
+  for (bool inner : {false, true}) {
+    Launched job({"--nproc_per_node", "2"}, {"deaf", "spawn", "sleep", "60"});
+    std::vector<int> processes = job.processes(2);
+    ASSERT_EQ(processes.size(), 4u);
+    processes.push_back(inner_of(job));
+    ASSERT_TRUE(is_there(processes.back()));
+    inner ? void(::kill(processes.back(), SIGKILL)) : job.signal(SIGKILL);
+    EXPECT_EQ(job.wait(), 128 + SIGKILL);
+    EXPECT_TRUE(gone_soon(processes)) << job.output();
+  }
+}
+
+TEST(Launch, OutputIsKeptInAFileForEachRankAndRestart) {
+  ScratchFolder folder;
+  Launched job({"--nproc_per_node", "2", "--max_restarts", "1", "--log_dir", folder / "logs"},
+               {"print", "begin", "error", "middle", "meet", "30", "if", "1", "once", folder / "seen", "exit", "2"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  for (const char* file : {"logs/restart_0/rank_0.log", "logs/restart_0/rank_1.log", "logs/restart_1/rank_0.log",
+                           "logs/restart_1/rank_1.log"})
+    EXPECT_EQ(count(folder.get(file), "begin\n") + count(folder.get(file), "middle\n"), 2u) << file;
+}
+
+TEST(Launch, AllRanksStartAgainUnderANewGeneration) {
+  ScratchFolder folder;
+  Launched job({"--nproc_per_node", "2", "--max_restarts", "3"},
+               {"meet", "30", "env", "BONFIRE_GENERATION", "if", "1", "once", folder / "seen", "kill", "9"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_EQ(count(job.output(), "BONFIRE_GENERATION=1\n"), 2u) << job.output();
+  expect_mentions(job.output(), {"was killed by signal 9", "bonfire launch: restart 1 of 3\n"});
+}
+
+TEST(Launch, RestartsComeToAnEnd) {
+  Launched job({"--nproc_per_node", "2", "--max_restarts", "2"}, {"if", "1", "exit", "5", "if", "0", "sleep", "60"});
+  EXPECT_EQ(job.wait(), 5);
+  EXPECT_EQ(count(job.output(), "ended with exit status 5"), 3u) << job.output();
+}
+
+TEST(Launch, CtrlCIsHandedOnAndRanksLeaveInTheirOwnWay) {
+  for (int number : {SIGINT, SIGTERM}) {
+    Launched job({"--nproc_per_node", "2", "--max_restarts", "2"}, {"polite", "7", "print", "ready", "sleep", "60"});
+    for (int rank = 0; rank < 2; ++rank) job.read_line("ready");
+    job.signal(number);
+    EXPECT_EQ(job.wait(), 128 + number);
+    EXPECT_EQ(count(job.output(), "bonfire launch:"), 1u) << job.output();  // "stopping", and no failure
+  }
+}
+
+TEST(Launch, CtrlCTwiceEndsAtOnce) {
+  Launched job({"--nproc_per_node", "2"}, {"deaf", "spawn", "sleep", "60"});
+  std::vector<int> processes = job.processes(2);
+  job.signal(SIGINT);
+  job.read_line("stopping");
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait(), 130);
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(Launch, LinesWithoutAnEndAndLongOnesAreKeptWhole) {
+  std::string line(20'000, 'x');
+  Launched job({"--nproc_per_node", "1"}, {"print", line});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.output(), "[rank 0] " + line + "\n");
+}
+
+TEST(Launch, TwoJobsOnOneHostDoNotCollide) {
+  Launched one({"--nproc_per_node", "2"}, {"meet", "30"}), other({"--nproc_per_node", "2"}, {"meet", "30"});
+  EXPECT_EQ(one.wait(), 0) << one.output();
+  EXPECT_EQ(other.wait(), 0) << other.output();
+}
+
+TEST(Launch, WorksOverIpv6) {
+  Launched job({"--nproc_per_node", "2", "--master_addr", "::1"}, {"meet", "30"});
+  if (job.wait() != 0 && job.output().find("not an address of this host") != std::string::npos)
+    GTEST_SKIP() << "this host has no IPv6";
+  EXPECT_EQ(count(job.output(), "met 2 on 1 machines at ::1"), 2u) << job.output();
+}
+
+TEST(Launch, TrainingThatWouldRunSeveralTimesOverIsRefused) {
+  testing::ChildProcess ranks({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "bonfire", "train", "steps=1"},
+                              testing::clean());
+  EXPECT_EQ(ranks.wait(), 1);
+  expect_mentions(ranks.output(), {"[train] this was started as one of 2 ranks"});
+  testing::ChildProcess spawned({BONFIRE_PROGRAM, "train", "--nproc", "2", "steps=1"}, testing::clean());
+  EXPECT_EQ(spawned.wait(), 1);
+  expect_mentions(spawned.output(), {"num_gpus above 1 is not built yet"});
+}
+
+TEST(Launch, SaysWhatIsWrongWithItsArguments) {
+  auto answer = [](const Words& words) {
+    testing::ChildProcess job(testing::joined({BONFIRE_PROGRAM, "launch"}, words), testing::clean());
+    EXPECT_NE(job.wait(), 0);
+    return job.output();
+  };
+  ScratchFolder folder;
+  expect_mentions(answer({}), {"which program?"});
+  expect_mentions(answer({"no-such-program"}), {"there is no program 'no-such-program' in PATH"});
+  expect_mentions(answer({"./none"}), {"'./none' is not a program that can be run: there is no such file"});
+  expect_mentions(answer({folder.put("text", "no program")}), {"is not a program that can be run (chmod +x?)"});
+  expect_mentions(answer({"--nproc_per_node", "-1", "true"}), {"--nproc_per_node cannot be -1"});
+  expect_mentions(answer({"--nnodes", "2", "--node_rank", "2", "true"}), {"--node_rank is 2, expected 0 to 1"});
+  expect_mentions(answer({"--nnodes", "2", "true"}), {"BONFIRE_TOKEN"});
+  expect_mentions(answer({"--master_addr", "192.0.2.1", "true"}), {"192.0.2.1 is not an address of this host"});
+  expect_mentions(answer({"--nproc_per_nod", "2", "true"}), {"nproc_per_nod"});
+}
+
+}  // namespace bonfire::launch

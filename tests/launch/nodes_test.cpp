@@ -1,0 +1,169 @@
+#include "bonfire/launch/nodes.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/launch/launched.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::launch {
+
+namespace {
+
+using testing::ChildProcess;
+using testing::expect_mentions;
+using testing::free_port;
+using testing::is_there;
+using testing::Launched;
+using testing::LaunchedNode;
+using testing::program_beside;
+using testing::ScratchFolder;
+using testing::Words;
+
+// Two network namespaces with a link between: 10.81.0.1 and 10.81.0.2.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    ready_ = run("ip netns add {0}a && ip netns add {0}b && ip link add {0}x netns {0}a type veth peer name {0}y netns "
+                 "{0}b") &&
+             run("ip -n {0}a addr add 10.81.0.1/24 dev {0}x && ip -n {0}b addr add 10.81.0.2/24 dev {0}y") &&
+             run("ip -n {0}a link set {0}x up && ip -n {0}b link set {0}y up && ip -n {0}a link set lo up && "
+                 "ip -n {0}b link set lo up");
+  }
+  ~TwoHosts() { run("ip netns del {0}a; ip netns del {0}b"); }
+  bool ready() const { return ready_; }
+  Words inside(const char* host) const { return {"ip", "netns", "exec", name_ + host}; }
+
+ private:
+  bool run(const std::string& commands) const {
+    return std::system(fmt::format("({}) >/dev/null 2>&1", fmt::format(fmt::runtime(commands), name_)).c_str()) == 0;
+  }
+  std::string name_ = fmt::format("bf{}", ::getpid());
+  bool ready_ = false;
+};
+
+}  // namespace
+
+TEST(LaunchNodes, MayDifferInTheNumberOfRanks) {
+  int port = free_port();
+  LaunchedNode one(1, port, {"--nproc_per_node", "2"}, {"meet", "30", "env", "LOCAL_RANK"});
+  LaunchedNode zero(0, port, {"--nproc_per_node", "1"}, {"meet", "30", "env", "LOCAL_RANK"});
+  EXPECT_EQ(zero.wait(), 0) << zero.output();
+  EXPECT_EQ(one.wait(), 0) << one.output();
+  expect_mentions(zero.output(), {"[rank 0] met 3 on 1 machines", "[rank 0] LOCAL_RANK=0"});
+  expect_mentions(one.output(), {"[rank 1] met 3 on 1 machines", "[rank 1] LOCAL_RANK=0", "[rank 2] LOCAL_RANK=1"});
+}
+
+TEST(LaunchNodes, AFailureOnOneEndsAllAndIsNamedOnAll) {
+  int port = free_port();
+  Words rank{"meet", "30", "if", "1", "print", "the reason", "exit", "4", "if", "0", "sleep", "60"};
+  LaunchedNode zero(0, port, {}, rank), one(1, port, {}, rank);
+  EXPECT_EQ(zero.wait(), 1);
+  EXPECT_EQ(one.wait(), 4);
+  for (const ChildProcess* node : {&zero, static_cast<LaunchedNode*>(&one)})
+    expect_mentions(node->output(), {"bonfire launch: rank 1 (process", "ended with exit status 4", "    the reason"});
+}
+
+TEST(LaunchNodes, StartAgainTogether) {
+  ScratchFolder folder;
+  int port = free_port();
+  Words rank{"meet", "30", "env", "BONFIRE_GENERATION", "if", "1", "once", folder / "seen", "kill", "9"};
+  LaunchedNode zero(0, port, {"--max_restarts", "2"}, rank), one(1, port, {"--max_restarts", "2"}, rank);
+  EXPECT_EQ(zero.wait(), 0) << zero.output();
+  EXPECT_EQ(one.wait(), 0) << one.output();
+  expect_mentions(zero.output(), {"[rank 0] BONFIRE_GENERATION=1"});
+  expect_mentions(one.output(), {"[rank 1] BONFIRE_GENERATION=1"});
+}
+
+TEST(LaunchNodes, CtrlCOnOneStopsAll) {
+  int port = free_port();
+  Words rank{"polite", "0", "meet", "30", "sleep", "60"};
+  LaunchedNode zero(0, port, {}, rank), one(1, port, {}, rank);
+  zero.read_line("met 2");
+  one.read_line("met 2");
+  one.signal(SIGINT);
+  EXPECT_EQ(one.wait(), 130);
+  EXPECT_EQ(zero.wait(), 130);
+  expect_mentions(zero.output(), {"node 1 (", ") was asked to stop"});
+}
+
+TEST(LaunchNodes, AreNamedWhenTheyNeverCame) {
+  LaunchedNode zero(0, free_port(), {"--rendezvous_timeout", "1"}, {"meet", "30"});
+  EXPECT_EQ(zero.wait(), 1);
+  expect_mentions(zero.output(), {"of 2 nodes these never came within 1 s: 1;"});
+}
+
+TEST(LaunchNodes, SayWhomTheyCannotReach) {
+  LaunchedNode one(1, free_port(), {"--rendezvous_timeout", "1"}, {"meet", "30"});
+  EXPECT_EQ(one.wait(), 1);
+  expect_mentions(one.output(), {"127.0.0.1:", "cannot be reached within 1 s", "Connection refused"});
+}
+
+TEST(LaunchNodes, MustHaveTheSameProgram) {
+  ScratchFolder folder;
+  std::filesystem::copy_file(program_beside("rank_program"), folder / "rank_program");
+  std::ofstream(folder / "rank_program", std::ios::app) << "another build";
+  int port = free_port();
+  LaunchedNode zero(0, port, {}, {"print", "started"});
+  ChildProcess one({BONFIRE_PROGRAM, "launch", "--nnodes", "2", "--node_rank", "1", "--master_port",
+                    std::to_string(port), folder / "rank_program", "print", "started"},
+                   testing::clean({{"BONFIRE_TOKEN", "secret"}}));
+  EXPECT_EQ(zero.wait(), 1);
+  EXPECT_EQ(one.wait(), 1);
+  for (const std::string& output : {zero.output(), one.output()}) {
+    expect_mentions(output, {"the program on node 1 (", "is another one than on node 0"});
+    EXPECT_EQ(output.find("started"), std::string::npos);
+  }
+}
+
+TEST(LaunchNodes, ALostNodeIsNamedAndEndsTheJob) {
+  int port = free_port();
+  Words rank{"meet", "30", "spawn", "sleep", "60"};
+  LaunchedNode zero(0, port, {"--max_restarts", "1", "--node_timeout", "2"}, rank), one(1, port, {}, rank);
+  std::vector<int> processes = zero.processes(1);
+  one.processes(1);
+  one.signal(SIGKILL);
+  EXPECT_EQ(zero.wait(), 1);
+  expect_mentions(zero.output(), {"node 1 (", ") is lost: its launcher has said nothing for 2 s"});
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(LaunchNodes, NoticeThatNodeZeroIsGone) {
+  int port = free_port();
+  Words rank{"meet", "30", "spawn", "sleep", "60"};
+  LaunchedNode zero(0, port, {}, rank), one(1, port, {}, rank);
+  zero.processes(1);
+  std::vector<int> processes = one.processes(1);
+  zero.signal(SIGKILL);
+  EXPECT_EQ(one.wait(), 1);
+  expect_mentions(one.output(), {"the store at 127.0.0.1:", "is gone"});
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(LaunchNodes, MeetAcrossNetworkNamespaces) {
+  TwoHosts hosts;
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces need root and `ip netns`";
+  auto options = [](const char* node) {
+    return Words{"--nnodes", "2", "--node_rank", node, "--master_addr", "10.81.0.1", "--nproc_per_node", "2"};
+  };
+  Launched one(options("1"), {"meet", "30"}, {{"BONFIRE_TOKEN", "secret"}}, hosts.inside("b"));
+  Launched zero(options("0"), {"meet", "30"}, {{"BONFIRE_TOKEN", "secret"}}, hosts.inside("a"));
+  EXPECT_EQ(zero.wait(), 0) << zero.output();
+  EXPECT_EQ(one.wait(), 0) << one.output();
+  expect_mentions(zero.output(), {"[rank 1] met 4 on 2 machines at 10.81.0.1 10.81.0.2"});
+  expect_mentions(one.output(), {"[rank 3] met 4 on 2 machines at 10.81.0.1 10.81.0.2"});
+}
+
+TEST(LaunchNodes, MpirunStartsRanksWithoutThem) {
+  if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
+  ChildProcess job({"mpirun", "--oversubscribe", "-n", "3", program_beside("rank_program"), "meet", "30"},
+                   testing::clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}));
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  expect_mentions(job.output(), {"met 3 on 1 machines at 127.0.0.1"});
+}
+
+}  // namespace bonfire::launch
