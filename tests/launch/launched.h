@@ -2,7 +2,10 @@
 // `bonfire launch` in a process of its own, with tests/comm/rank_program.cpp as its ranks.
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -73,15 +76,28 @@ inline bool is_there(int process) {
   return name_end != std::string::npos && text.substr(name_end, 3) != ") Z";
 }
 
-// Whether they are all gone within 5 s.
-inline bool gone_soon(const std::vector<int>& processes) {
+// Whether none is there any more within 5 s.
+inline bool gone_soon(const std::function<std::vector<int>()>& processes) {
   for (int i = 0; i < 500; ++i) {
     bool left = false;
-    for (int process : processes) left |= is_there(process);
+    for (int process : processes()) left |= is_there(process);
     if (!left) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
+}
+
+// All that were started with NAME=value in their environment, whoever started them.
+inline std::vector<int> processes_with(const std::string& variable) {
+  std::vector<int> all;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream stream(entry.path() / "environ", std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(stream), {}};
+    if ((std::string(1, '\0') + text).find('\0' + variable + '\0') != std::string::npos) all.push_back(std::stoi(name));
+  }
+  return all;
 }
 
 }  // namespace bonfire::testing

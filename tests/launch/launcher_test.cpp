@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <random>
 
 #include "bonfire/base/thread_pool.h"
 #include "tests/launch/launched.h"
@@ -18,6 +20,7 @@ using testing::free_port;
 using testing::gone_soon;
 using testing::is_there;
 using testing::Launched;
+using testing::processes_with;
 using testing::ScratchFolder;
 using testing::Words;
 
@@ -94,7 +97,25 @@ TEST(Launch, AKilledLauncherLeavesNothing) {
     ASSERT_TRUE(is_there(processes.back()));
     inner ? void(::kill(processes.back(), SIGKILL)) : job.signal(SIGKILL);
     EXPECT_EQ(job.wait(), 128 + SIGKILL);
-    EXPECT_TRUE(gone_soon(processes)) << job.output();
+    EXPECT_TRUE(gone_soon([&] { return processes; })) << job.output();
+  }
+}
+
+// BONFIRE_TRIALS=50 for a long look.
+TEST(Launch, NothingIsLeftWhateverIsKilledWhenever) {
+  const char* asked = std::getenv("BONFIRE_TRIALS");
+  std::mt19937 random(6);
+  for (int trial = 0; trial < (asked == nullptr ? 4 : std::atoi(asked)); ++trial) {
+    std::string token = fmt::format("trial-{}-{}", ::getpid(), trial);
+    Launched job({"--nproc_per_node", "2"}, {"deaf", "spawn", "meet", "30", "sleep", "60"}, {{"BONFIRE_TOKEN", token}});
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 150));
+    std::vector<int> there = processes_with("BONFIRE_TOKEN=" + token);
+    int victim = there.empty() ? job.pid() : there[random() % there.size()];
+    bool of_the_launcher = victim == job.pid() || victim == inner_of(job);
+    ::kill(victim, SIGKILL);
+    if (!of_the_launcher) job.signal(SIGKILL);  // one of a rank's processes: then the launcher too
+    EXPECT_TRUE(gone_soon([&] { return processes_with("BONFIRE_TOKEN=" + token); })) << "trial " << trial;
+    job.wait();
   }
 }
 
@@ -138,6 +159,9 @@ TEST(Launch, CtrlCTwiceEndsAtOnce) {
   std::vector<int> processes = job.processes(2);
   job.signal(SIGINT);
   job.read_line("stopping");
+  job.signal(SIGINT);  // timeout(1) does so: not a second request
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  for (int process : processes) EXPECT_TRUE(is_there(process));
   job.signal(SIGINT);
   EXPECT_EQ(job.wait(), 130);
   for (int process : processes) EXPECT_FALSE(is_there(process));

@@ -9,11 +9,13 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,11 @@
 namespace bonfire::launch {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// timeout(1) and others signal a process and then its group: what comes so soon is not a second request.
+constexpr std::chrono::milliseconds kOneRequest{300};
 
 sigset_t watched_signals() {
   sigset_t set;
@@ -71,7 +78,7 @@ int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(statu
 // Hands signals on until `inner` has ended; its exit code.
 int watch(int inner) {
   sigset_t watched = watched_signals();
-  bool asked_to_stop = false;
+  std::optional<Clock::time_point> asked_to_stop;
   for (;;) {
     siginfo_t info{};
     int number = ::sigwaitinfo(&watched, &info);
@@ -87,11 +94,12 @@ int watch(int inner) {
     } else if (number == SIGHUP && is_ignored(SIGHUP)) {
       continue;
     } else if (number > 0 && asked_to_stop) {
+      if (Clock::now() - *asked_to_stop < kOneRequest) continue;
       ::kill(inner, SIGKILL);
       ::waitpid(inner, nullptr, 0);
       return 128 + number;
     } else if (number > 0) {
-      asked_to_stop = true;
+      asked_to_stop = Clock::now();
       ::kill(inner, number);
     }
   }

@@ -13,7 +13,7 @@ namespace bonfire::launch {
 
 // Runs body(pipe) in a process of its own and returns its exit code; `pipe` can be read once this process is dead.
 // SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked in there; the first three are handed on to it, and when one comes for
-// the second time, all is killed. The calling process must have one thread only.
+// the second time, not at once, all is killed. The calling process is forked: it should have one thread.
 int run_guarded(const std::function<int(int pipe)>& body);
 
 // Kills all processes below this one and waits until they are gone.
