@@ -30,6 +30,21 @@ TEST(ReduceValues, HalfPrecisionIsSummedInF32AndRoundedOnce) {
   EXPECT_EQ(float(reduced<float16>({60000.0F, 60000.0F}, {Reduce::mean, 2})), 60000.0F);
 }
 
+TEST(ReduceValues, EveryHalfIsReadAndWrittenAsItsTypeDoes) {
+  std::vector<float16> all(1 << 16), halves(all.size()), sums(all.size());
+  for (size_t bits = 0; bits < all.size(); ++bits) all[bits].bits = static_cast<uint16_t>(bits);
+  for (size_t bits = 0; bits < all.size(); ++bits) halves[bits].bits = static_cast<uint16_t>(bits * 40503);
+  std::array<const void*, 2> sources = {all.data(), halves.data()};
+  void* to = sums.data();
+  reduce_values(sources, {&to, 1}, all.size(), DType::f16, {Reduce::mean, 2});
+  for (size_t i = 0; i < all.size(); ++i) {
+    float16 expected((float(all[i]) + float(halves[i])) / 2.0F);
+    bool number = float(expected) == float(expected);
+    ASSERT_EQ(number ? sums[i].bits : 0, number ? expected.bits : 0) << all[i].bits;
+    ASSERT_EQ(float(sums[i]) != float(sums[i]), float(expected) != float(expected)) << all[i].bits;
+  }
+}
+
 TEST(ReduceValues, CombinesInTheOrderOfTheSources) {
   EXPECT_EQ(reduced<float>({1e8F, -1e8F, 1.0F}, {Reduce::sum, 3}), 1.0F);
   EXPECT_EQ(reduced<float>({1e8F, 1.0F, -1e8F}, {Reduce::sum, 3}), 0.0F);

@@ -69,7 +69,7 @@ std::string Board::name(int rank) const {
 }
 
 // The last to come opens the next epoch. Each has read the epoch before it comes, so it cannot miss the change.
-void Board::barrier(std::chrono::nanoseconds spin, const Watch& watch) {
+void Board::barrier(Patience& patience, const Watch& watch) {
   uint32_t epoch = read_word(header_->epoch);
   uint32_t before = header_->arrived.fetch_add(1, std::memory_order_acq_rel);
   if (before + 1 == static_cast<uint32_t>(size_)) {
@@ -77,7 +77,7 @@ void Board::barrier(std::chrono::nanoseconds spin, const Watch& watch) {
     change_word(header_->epoch, epoch + 1);
     return;
   }
-  wait_for_change(header_->epoch, epoch, spin, watch);
+  wait_for_change(header_->epoch, epoch, patience, watch);
 }
 
 void Board::abort(const std::string& reason) {

@@ -11,7 +11,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -90,7 +89,7 @@ class Board {
   }
 
   // Returns when all ranks have come; what they wrote before is seen behind it.
-  void barrier(std::chrono::nanoseconds spin, const Watch& watch);
+  void barrier(Patience& patience, const Watch& watch);
 
   // The first reason stays. Any thread.
   void abort(const std::string& reason);

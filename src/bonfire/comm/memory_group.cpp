@@ -50,7 +50,7 @@ std::exception_ptr error_of(const std::string& text) {
 }  // namespace
 
 std::chrono::nanoseconds spin_for(int size) {
-  return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(50) : std::chrono::microseconds(1);
+  return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(10) : std::chrono::microseconds(0);
 }
 
 MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options)
@@ -58,7 +58,8 @@ MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, st
       neighbours_(std::move(neighbours)),
       members_(std::move(members)),
       options_(options),
-      watch_([this] { return trouble(); }) {}
+      watch_([this] { return trouble(); }),
+      patience_(options.spin) {}
 
 MemoryGroup::~MemoryGroup() { board_.seat(rank()).left.store(1, std::memory_order_release); }
 
@@ -122,7 +123,7 @@ std::exception_ptr MemoryGroup::missing_ranks() {
                                             static_cast<double>(options_.timeout.count()) / 1000, names));
 }
 
-void MemoryGroup::meet() { board_.barrier(options_.spin, watch_); }
+void MemoryGroup::meet() { board_.barrier(patience_, watch_); }
 
 // Tells the peers what is called here and compares it with what they call.
 void MemoryGroup::begin(const Call& call, ConstValues mine) {
@@ -283,7 +284,7 @@ void MemoryGroup::barrier() {
 void MemoryGroup::put_letter(Mailbox& box, const std::byte* data, size_t bytes) {
   uint32_t written = box.written.value.load(std::memory_order_relaxed), read = read_word(box.read);
   while (bytes > 0) {
-    if (written - read == Mailbox::kBytes) read = wait_for_change(box.read, read, options_.spin, watch_);
+    if (written - read == Mailbox::kBytes) read = wait_for_change(box.read, read, patience_, watch_);
     uint32_t at = written % Mailbox::kBytes;
     size_t here = std::min({bytes, size_t{Mailbox::kBytes - at}, size_t{Mailbox::kBytes - (written - read)}});
     std::memcpy(box.ring + at, data, here);
@@ -296,7 +297,7 @@ void MemoryGroup::put_letter(Mailbox& box, const std::byte* data, size_t bytes) 
 void MemoryGroup::take_letter(Mailbox& box, std::byte* data, size_t bytes) {
   uint32_t read = box.read.value.load(std::memory_order_relaxed), written = read_word(box.written);
   while (bytes > 0) {
-    if (written == read) written = wait_for_change(box.written, written, options_.spin, watch_);
+    if (written == read) written = wait_for_change(box.written, written, patience_, watch_);
     uint32_t at = read % Mailbox::kBytes;
     size_t here = std::min({bytes, size_t{Mailbox::kBytes - at}, size_t{written - read}});
     std::memcpy(data, box.ring + at, here);

@@ -41,14 +41,14 @@ class Neighbours {
   virtual Buffer buffer(size_t bytes, MemoryGroup& group) = 0;
 };
 
-// How long a wait of `size` ranks on this host may spin: long where each has a core, hardly at all where they share.
+// How long a wait of `size` ranks on this host may spin: not at all where they must share cores.
 std::chrono::nanoseconds spin_for(int size);
 
 class MemoryGroup : public Group {
  public:
   struct Options {
     std::chrono::milliseconds timeout;
-    std::chrono::nanoseconds spin;  // before a wait sleeps
+    std::chrono::nanoseconds spin;  // before a wait sleeps, at most
   };
   MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options);
   ~MemoryGroup() override;
@@ -93,6 +93,7 @@ class MemoryGroup : public Group {
   std::vector<int> members_;  // by rank here: the rank that Neighbours knows
   Options options_;
   Watch watch_;
+  Patience patience_;
   uint64_t number_ = 0;  // of the collective call in progress
   uint64_t chunk_ = 0;   // staged so far
   Operation operation_ = Operation::none;

@@ -1,6 +1,7 @@
 #include "bonfire/comm/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -11,26 +12,53 @@ namespace {
 
 constexpr size_t kBlock = 1024;  // elements whose partial sums stay in the first-level cache
 
-// What sums of T are kept in, and how T lies in memory.
+// How T lies in memory, what sums of it are kept in, and the way from one to the other.
 template <class T>
 struct Arithmetic {
-  using Sum = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
   using Stored = T;
+  using Sum = T;
+  static Sum read(Stored value) { return value; }
+  static Stored rounded(Sum sum) { return sum; }
 };
 template <>
-struct Arithmetic<bool> {  // any byte but 0 is true
-  using Sum = uint8_t;
-  using Stored = uint8_t;
+struct Arithmetic<bool> : Arithmetic<uint8_t> {};  // any byte but 0 is true
+template <>
+struct Arithmetic<int32_t> : Arithmetic<uint32_t> {};  // sums wrap around
+template <>
+struct Arithmetic<int64_t> : Arithmetic<uint64_t> {};
+
+// The conversions of tensor/dtype.h without branches, on plain integers, so that the compiler makes vectors of them.
+template <>
+struct Arithmetic<bfloat16> {
+  using Stored = uint16_t;
+  using Sum = float;
+  static float read(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+  static uint16_t rounded(float sum) {
+    auto word = std::bit_cast<uint32_t>(sum);
+    uint32_t nan = word | 0x400000U, number = word + 0x7FFFU + ((word >> 16) & 1U);
+    return static_cast<uint16_t>((sum != sum ? nan : number) >> 16);
+  }
 };
 template <>
-struct Arithmetic<int32_t> {  // sums wrap around
-  using Sum = uint32_t;
-  using Stored = uint32_t;
-};
-template <>
-struct Arithmetic<int64_t> {
-  using Sum = uint64_t;
-  using Stored = uint64_t;
+struct Arithmetic<float16> {
+  using Stored = uint16_t;
+  using Sum = float;
+  static float read(uint16_t value) {
+    int32_t magnitude = value & 0x7FFF, sign = (value & 0x8000) << 16;
+    auto small = std::bit_cast<int32_t>(static_cast<float>(magnitude) * 0x1.0p-24F);
+    int32_t normal = (magnitude << 13) + (magnitude < 0x7C00 ? 0x38000000 : 0x70000000);
+    return std::bit_cast<float>(sign | (magnitude < 0x0400 ? small : normal));
+  }
+  static uint16_t rounded(float sum) {
+    auto word = std::bit_cast<int32_t>(sum);
+    int32_t magnitude = word & 0x7FFFFFFF, nan = 0x7E00 | ((magnitude >> 13) & 0x3FF);
+    int32_t small = std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
+    int32_t normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+    int32_t half = magnitude < 0x47800000 ? normal : 0x7C00;
+    half = magnitude < 0x38800000 ? small : half;
+    half = magnitude > 0x7F800000 ? nan : half;
+    return static_cast<uint16_t>(((word >> 16) & 0x8000) | half);
+  }
 };
 
 struct Add {
@@ -71,33 +99,47 @@ struct Divide {
   double operator()(double sum) const { return sum / static_cast<double>(ranks); }
 };
 
-// to[i] = a[i] and b[i] combined. `to` may be `a` or `b`: element i depends on elements i alone.
-template <class Combine, class Sum, class A, class B, class To, class Finish>
-void combine_rows(const A* a, const B* b, To* to, size_t count, Finish finish) {
-#pragma GCC ivdep
-  for (size_t i = 0; i < count; ++i)
-    to[i] = static_cast<To>(finish(Combine::combine(static_cast<Sum>(a[i]), static_cast<Sum>(b[i]))));
-}
+// Rows of values in memory, and rows of partial sums.
+template <class T>
+struct ValueRow {
+  typename Arithmetic<T>::Stored* at;
+  auto operator[](size_t i) const { return Arithmetic<T>::read(at[i]); }
+  void put(size_t i, typename Arithmetic<T>::Sum sum) const { at[i] = Arithmetic<T>::rounded(sum); }
+};
+template <class Sum>
+struct SumRow {
+  Sum* at;
+  Sum operator[](size_t i) const { return at[i]; }
+  void put(size_t i, Sum sum) const { at[i] = sum; }
+};
 
-template <class Sum, class A, class To, class Finish>
-void finish_row(const A* a, To* to, size_t count, Finish finish) {
+// to[i] = a[i] and b[i] combined. `to` may be `a` or `b`: element i depends on elements i alone.
+template <class Combine, class A, class B, class To, class Finish>
+void combine_rows(A a, B b, To to, size_t count, Finish finish) {
 #pragma GCC ivdep
-  for (size_t i = 0; i < count; ++i) to[i] = static_cast<To>(finish(static_cast<Sum>(a[i])));
+  for (size_t i = 0; i < count; ++i) to.put(i, finish(Combine::combine(a[i], b[i])));
 }
 
 template <class T, class Combine, class Finish>
 void reduce_block(std::span<const void* const> sources, void* result, size_t begin, size_t count, Finish finish) {
   using Sum = typename Arithmetic<T>::Sum;
   using Stored = typename Arithmetic<T>::Stored;
-  auto source = [&](size_t rank) { return static_cast<const Stored*>(sources[rank]) + begin; };
-  Stored* to = static_cast<Stored*>(result) + begin;
+  // Sources are only read; a row that is written is a result.
+  auto source = [&](size_t rank) {
+    return ValueRow<T>{static_cast<Stored*>(const_cast<void*>(sources[rank])) + begin};
+  };
+  ValueRow<T> to{static_cast<Stored*>(result) + begin};
   size_t last = sources.size() - 1;
-  if (last == 0) return finish_row<Sum>(source(0), to, count, finish);
-  if (last == 1) return combine_rows<Combine, Sum>(source(0), source(1), to, count, finish);
-  Sum partial[kBlock];
-  combine_rows<Combine, Sum>(source(0), source(1), partial, count, Keep{});
-  for (size_t rank = 2; rank < last; ++rank) combine_rows<Combine, Sum>(partial, source(rank), partial, count, Keep{});
-  combine_rows<Combine, Sum>(partial, source(last), to, count, finish);
+  if (last == 0) {
+    for (size_t i = 0; i < count; ++i) to.put(i, finish(source(0)[i]));
+    return;
+  }
+  if (last == 1) return combine_rows<Combine>(source(0), source(1), to, count, finish);
+  Sum sums[kBlock];
+  SumRow<Sum> partial{sums};
+  combine_rows<Combine>(source(0), source(1), partial, count, Keep{});
+  for (size_t rank = 2; rank < last; ++rank) combine_rows<Combine>(partial, source(rank), partial, count, Keep{});
+  combine_rows<Combine>(partial, source(last), to, count, finish);
 }
 
 // Block by block, so that partial sums and the copies for further results are made in the cache.

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 namespace bonfire::comm {
@@ -34,16 +35,28 @@ void change_word(SharedWord& word, uint32_t value) {
   if (word.sleepers.load(std::memory_order_seq_cst) != 0) futex(word, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-uint32_t wait_for_change(SharedWord& word, uint32_t seen, std::chrono::nanoseconds spin, const Watch& watch) {
+// Counts on a failure; helped() takes that back.
+std::chrono::nanoseconds Patience::spin() {
+  if (waits_left_-- > 0) return std::chrono::nanoseconds(0);
+  waits_between_ = std::clamp(waits_between_ * 2, 1, 64);
+  waits_left_ = waits_between_;
+  return most_;
+}
+
+uint32_t wait_for_change(SharedWord& word, uint32_t seen, Patience& patience, const Watch& watch) {
   uint32_t value = read_word(word);
   if (value != seen) return value;
-  auto until = std::chrono::steady_clock::now() + spin;
-  while (std::chrono::steady_clock::now() < until) {
+  std::chrono::nanoseconds spin = patience.spin();
+  for (auto until = std::chrono::steady_clock::now() + spin; spin.count() > 0;) {
     for (int i = 0; i < 32; ++i) {
       value = read_word(word);
-      if (value != seen) return value;
+      if (value != seen) {
+        patience.helped();
+        return value;
+      }
       pause_processor();
     }
+    if (std::chrono::steady_clock::now() >= until) break;
   }
   for (;;) {
     const timespec look_up{0, kLookUp};

@@ -268,8 +268,13 @@ void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, i
     if (now > deadline)
       throw_error<TimeoutError>("waited {:.1f} s for {}", std::chrono::duration<double>(now - begun).count(),
                                 name(peer));
-    // A broken connection refuses even an empty receive.
-    with_peer(name(peer), [&] { context_->createUnboundBuffer(nullptr, 0)->recv(peer, kProbeSlot); });
+    // A broken connection refuses even an empty receive; what came before it broke still counts.
+    try {
+      context_->createUnboundBuffer(nullptr, 0)->recv(peer, kProbeSlot);
+    } catch (const std::exception& error) {
+      if (with_peer(name(peer), [&] { return waits_.once(buffer, sending); })) return;
+      throw_error<CommError>("{} is gone: {}", name(peer), error.what());
+    }
     if (now - asked < kAskTheStore) continue;
     asked = now;
     if (!stop_reason().empty()) throw_error<CommError>("the group was stopped");
