@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 #include "tests/launch/launched.h"
 #include "tests/support/expect_error.h"
@@ -24,18 +25,22 @@ using testing::program_beside;
 using testing::ScratchFolder;
 using testing::Words;
 
-// Two network namespaces with a link between: 10.81.0.1 and 10.81.0.2.
+// Two network namespaces with a link between, 10.81.0.1 and 10.81.0.2; the second has 10.83.0.2 too, which leads
+// nowhere.
 class TwoHosts {
  public:
   TwoHosts() {
     ready_ = run("ip netns add {0}a && ip netns add {0}b && ip link add {0}x netns {0}a type veth peer name {0}y netns "
                  "{0}b") &&
              run("ip -n {0}a addr add 10.81.0.1/24 dev {0}x && ip -n {0}b addr add 10.81.0.2/24 dev {0}y") &&
+             run("ip -n {0}b link add {0}z type veth peer name {0}w && ip -n {0}b addr add 10.83.0.2/24 dev {0}z && "
+                 "ip -n {0}b link set {0}z up && ip -n {0}b link set {0}w up") &&
              run("ip -n {0}a link set {0}x up && ip -n {0}b link set {0}y up && ip -n {0}a link set lo up && "
                  "ip -n {0}b link set lo up");
   }
   ~TwoHosts() { run("ip netns del {0}a; ip netns del {0}b"); }
   bool ready() const { return ready_; }
+  std::string dead_end() const { return name_ + "z"; }  // the interface
   Words inside(const char* host) const { return {"ip", "netns", "exec", name_ + host}; }
 
  private:
@@ -140,22 +145,29 @@ TEST(LaunchNodes, NoticeThatNodeZeroIsGone) {
   std::vector<int> processes = one.processes(1);
   zero.signal(SIGKILL);
   EXPECT_EQ(one.wait(), 1);
-  expect_mentions(one.output(), {"the store at 127.0.0.1:", "is gone"});
+  expect_mentions(one.output(), {"node 0 is out of reach: [store] the store at 127.0.0.1:", "is gone"});
   for (int process : processes) EXPECT_FALSE(is_there(process));
 }
 
-TEST(LaunchNodes, MeetAcrossNetworkNamespaces) {
+TEST(LaunchNodes, MeetAcrossNetworkNamespacesByTheInterfaceThatReachesNodeZero) {
   TwoHosts hosts;
   if (!hosts.ready()) GTEST_SKIP() << "network namespaces need root and `ip netns`";
-  auto options = [](const char* node) {
-    return Words{"--nnodes", "2", "--node_rank", node, "--master_addr", "10.81.0.1", "--nproc_per_node", "2"};
+  auto node = [&](const char* number, const char* host, const std::string& interface = {}) {
+    return std::make_unique<Launched>(
+        Words{"--nnodes", "2", "--node_rank", number, "--master_addr", "10.81.0.1", "--nproc_per_node", "2"},
+        Words{"meet", "30"}, ChildProcess::Variables{{"BONFIRE_TOKEN", "secret"}, {"BONFIRE_SOCKET_IFNAME", interface}},
+        hosts.inside(host));
   };
-  Launched one(options("1"), {"meet", "30"}, {{"BONFIRE_TOKEN", "secret"}}, hosts.inside("b"));
-  Launched zero(options("0"), {"meet", "30"}, {{"BONFIRE_TOKEN", "secret"}}, hosts.inside("a"));
-  EXPECT_EQ(zero.wait(), 0) << zero.output();
-  EXPECT_EQ(one.wait(), 0) << one.output();
-  expect_mentions(zero.output(), {"[rank 1] met 4 on 2 machines at 10.81.0.1 10.81.0.2"});
-  expect_mentions(one.output(), {"[rank 3] met 4 on 2 machines at 10.81.0.1 10.81.0.2"});
+  auto one = node("1", "b"), zero = node("0", "a");
+  EXPECT_EQ(zero->wait(), 0) << zero->output();
+  EXPECT_EQ(one->wait(), 0) << one->output();
+  expect_mentions(zero->output(), {"[rank 1] met 4 on 2 machines at 10.81.0.1 10.81.0.2"});
+  expect_mentions(one->output(), {"[rank 3] met 4 on 2 machines at 10.81.0.1 10.81.0.2"});
+
+  one = node("1", "b", hosts.dead_end()), zero = node("0", "a");
+  EXPECT_EQ(one->wait(), 1);
+  EXPECT_EQ(zero->wait(), 1);
+  expect_mentions(one->output(), {"10.81.0.1:29500 cannot be reached from 10.83.0.2", "y 10.81.0.2", "z 10.83.0.2"});
 }
 
 TEST(LaunchNodes, MpirunStartsRanksWithoutThem) {

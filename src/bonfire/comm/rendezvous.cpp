@@ -60,7 +60,7 @@ std::string own_address(const Environment& e, milliseconds timeout) {
   for (const char* variable : {"BONFIRE_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
     if (const char* choice = std::getenv(variable); choice != nullptr && *choice != 0) {
       std::string address = choose_address(choice, interfaces());
-      return reach(e.master_address, e.store_port, std::min(timeout, milliseconds(5'000)), address).local;
+      return reach(e.master_address, e.store_port, std::min(timeout, milliseconds(3'000)), address).local;
     }
   return reach(e.master_address, e.store_port, timeout).local;
 }

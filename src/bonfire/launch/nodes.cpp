@@ -369,7 +369,8 @@ class ManyHosts final : public Nodes {
       try {
         Part(talk).run();
       } catch (const Error& error) {
-        talk->events.put({.kind = Event::Kind::over, .reason = error.what()});
+        const char* whose = talk->options.node == 0 ? "" : "node 0 is out of reach: ";
+        talk->events.put({.kind = Event::Kind::over, .reason = std::string(whose) + error.what()});
       }
     }).detach();
   }
