@@ -190,6 +190,27 @@ INSTANTIATE_TEST_SUITE_P(Lengths, AttentionBlocks,
                          ::testing::Values(Length{65, 129, false}, Length{128, 256, false}, Length{150, 300, true},
                                            Length{300, 150, true}, Length{1, 260, false}));
 
+// Types that processors multiply in their own ways, in blocks as wide as those are for, against f64.
+TEST(Attention, OfF32AndBf16IsThatOfF64ButForRounding) {
+  auto inputs = [] {
+    return std::vector<Tensor>{leaf({1, 2, 150, 48}, {5, 131, 8}), leaf({1, 2, 170, 48}, {7, 113, 8}),
+                               leaf({1, 2, 170, 32}, {11, 71})};
+  };
+  std::vector<Tensor> expected = inputs();
+  Tensor y = scaled_dot_product_attention(expected[0], expected[1], expected[2], {.causal = true});
+  Tensor weight = ramp(y.shape(), {13, 37});
+  sum(y * weight).backward();
+  for (auto [type, tolerance] : {std::pair{DType::f32, 2e-5}, {DType::bf16, 0.05}}) {
+    std::vector<Tensor> x = inputs();
+    Tensor found =
+        cast(scaled_dot_product_attention(cast(x[0], type), cast(x[1], type), cast(x[2], type), {.causal = true}),
+             DType::f64);
+    sum(found * weight).backward();
+    expect_near(found, y.to_vector<double>(), tolerance);
+    for (size_t i = 0; i < 3; ++i) expect_near(x[i].grad(), expected[i].grad().to_vector<double>(), tolerance);
+  }
+}
+
 // The same weights are dropped as by dropout() over the whole matrix.
 TEST(Attention, DropsWeightsOfTheMixture) {
   const int64_t queries = 67, keys = 131;

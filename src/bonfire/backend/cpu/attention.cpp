@@ -12,6 +12,7 @@
 #include "bonfire/backend/cpu/floating.h"
 #include "bonfire/backend/cpu/gemm.h"
 #include "bonfire/backend/cpu/gemm_driver.h"
+#include "bonfire/backend/cpu/packed_product.h"
 #include "bonfire/backend/cpu/random_blocks.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/vector_math.h"
@@ -22,7 +23,8 @@ namespace {
 
 using base::exponential;
 
-constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
+constexpr int64_t kQueries = 128, kKeys = 128;  // of a block
+constexpr int64_t kLeastPacked = 32;            // rows, columns and depth of products that are worth packing for
 
 struct AttentionShape {
   int64_t heads_in_batch, heads;            // H, and B · H
@@ -121,13 +123,17 @@ struct Blocks {
         for (int64_t width : {shape.features, shape.values})
           for (const Gemm& g :
                {against(rows, columns, width), gather(rows, columns, width), scatter(rows, columns, width)})
-            most = std::max(most, gemm_workspace(g, 1));
+            most = std::max(most, is_packed(g) ? packed(g).a_bytes(g.m) + packed(g).b_bytes() : gemm_workspace(g, 1));
     return most;
   }
 
   static void multiply(const Gemm& g, const T* a, const T* b, Acc* c, std::span<std::byte> space) {
     static ThreadPool alone(1);
-    gemm(g, a, b, nullptr, c, space, alone);
+    if (!is_packed(g)) return gemm(g, a, b, nullptr, c, space, alone);
+    std::byte *left = space.data(), *right = left + packed(g).a_bytes(g.m);
+    packed(g).pack_a(a, Axis{{g.m, g.transpose_a ? 1 : g.lda}}, Axis{{g.k, g.transpose_a ? g.lda : 1}}, left);
+    packed(g).pack_b(b, Axis{{g.n, g.transpose_b ? g.ldb : 1}}, Axis{{g.k, g.transpose_b ? 1 : g.ldb}}, right);
+    packed(g).multiply(g.m, left, right, c, g.ldc, g.accumulate);
   }
 
   // scores [rows, columns], rows kKeys apart: scale q kᵀ + mask, −∞ for keys that a query may not see.
@@ -180,6 +186,14 @@ struct Blocks {
             .lda = lda,
             .ldb = ldb,
             .ldc = ldc};
+  }
+
+  static PackedProduct<T> packed(const Gemm& g) { return {g.n, g.k}; }
+
+  // Whether instructions for bf16 multiply, which gemm() takes for larger products only, and rows of C have room for
+  // whole vectors.
+  static bool is_packed(const Gemm& g) {
+    return packed(g).is_fast() && packed(g).stride() <= g.ldc && std::min({g.m, g.n, g.k}) >= kLeastPacked;
   }
 
   void add_mask(const void* mask, int64_t offset, Acc* row, int64_t columns) const {
