@@ -43,9 +43,9 @@ std::string ending_of(const std::function<void()>& work) {
   }
 }
 
-std::vector<std::string> run_threads(int size, const Body& body, std::chrono::milliseconds timeout) {
+std::vector<std::string> run_threads(bool staged, int size, const Body& body, std::chrono::milliseconds timeout) {
   Counters counters{};
-  auto groups = comm::local_groups(size, {.timeout = timeout});
+  auto groups = comm::local_groups(size, {.timeout = timeout, .staged = staged});
   std::vector<std::string> endings(groups.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < groups.size(); ++rank)
@@ -172,9 +172,11 @@ std::vector<std::string> run_processes(int size) {
 }  // namespace
 
 std::string name_of(Backend backend) {
-  constexpr const char* names[] = {"local", "shm", "gloo", "mpi"};
+  constexpr const char* names[] = {"local", "staged", "shm", "gloo", "mpi"};
   return names[static_cast<size_t>(backend)];
 }
+
+bool are_threads(Backend backend) { return backend == Backend::local || backend == Backend::staged; }
 
 bool is_here(Backend backend) {
   if (backend == Backend::gloo) return comm::has_gloo();
@@ -183,7 +185,7 @@ bool is_here(Backend backend) {
 }
 
 std::vector<std::string> run_ranks(Backend backend, int size, const Body& body, std::chrono::milliseconds timeout) {
-  if (backend == Backend::local) return run_threads(size, body, timeout);
+  if (are_threads(backend)) return run_threads(backend == Backend::staged, size, body, timeout);
   if (backend == Backend::mpi) {
     if (const char* folder = std::getenv(kMpiFolder)) be_mpi_rank(folder, body, timeout);
     return run_under_mpirun(size);

@@ -15,8 +15,9 @@
 
 namespace bonfire::testing {
 
-enum class Backend { local, shm, gloo, mpi };
+enum class Backend { local, staged, shm, gloo, mpi };  // staged: local, through chunks
 std::string name_of(Backend backend);
+bool are_threads(Backend backend);
 bool is_here(Backend backend);  // built in, and what starts its ranks is installed
 
 // Numbers that all ranks of a test see, whatever becomes of their group.

@@ -25,6 +25,8 @@ std::shared_ptr<std::byte> zeros(size_t bytes) {
 // Threads end with their process, and see all of its memory.
 class Threads : public Neighbours {
  public:
+  explicit Threads(bool staged) : staged_(staged) {}
+
   bool gone(int) override { return false; }
 
   // The first member makes the memory; where its handle is, is told to all ranks.
@@ -42,20 +44,23 @@ class Threads : public Neighbours {
   }
 
   Location locate(const void* data, size_t, std::span<const int>) override {
-    return {1, reinterpret_cast<uintptr_t>(data)};
+    return staged_ ? Location{} : Location{1, reinterpret_cast<uintptr_t>(data)};
   }
   std::byte* find(int, Location location) override { return reinterpret_cast<std::byte*>(location.offset); }
   Buffer buffer(size_t bytes, MemoryGroup&) override {
     std::shared_ptr<std::byte> memory = zeros(bytes);
     return Buffer(memory, memory.get());
   }
+
+ private:
+  bool staged_;
 };
 
 }  // namespace
 
 std::vector<std::shared_ptr<Group>> local_groups(int size, LocalOptions options) {
   check_membership("local_groups", 0, size);
-  auto neighbours = std::make_shared<Threads>();
+  auto neighbours = std::make_shared<Threads>(options.staged);
   std::shared_ptr<std::byte> memory = zeros(Board::bytes(size));
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);

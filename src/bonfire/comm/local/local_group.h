@@ -15,6 +15,7 @@ namespace bonfire::comm {
 
 struct LocalOptions {
   std::chrono::milliseconds timeout{300'000};
+  bool staged = false;  // values go through chunks, as between processes: slower, for tests of that way
 };
 
 // One group for each rank, made by one thread for all of them.
