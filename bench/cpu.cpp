@@ -28,6 +28,7 @@
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/runtime/tuning.h"
+#include "flags.h"
 #include "measure.h"
 
 namespace {
@@ -352,13 +353,6 @@ int run_all(const Settings& settings) {
   return 0;
 }
 
-std::vector<std::string> split_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-  return parts;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -368,29 +362,15 @@ int main(int argc, char** argv) {
   try {
     if (arguments.size() == 3 && arguments[0] == "--serve") return serve(arguments[1], arguments[2]);
     if (arguments.size() == 3 && arguments[0] == "--memory") return report_memory(arguments[1], arguments[2]);
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const std::string& flag = arguments[i];
-      if (i + 1 == arguments.size()) throw_error<ConfigError>("[bench_cpu] {} wants a value", flag);
-      const std::string& value = arguments[++i];
-      if (flag == "--peer-python")
-        settings.peer = value;
-      else if (flag == "--json")
-        settings.json = value;
-      else if (flag == "--case")
-        settings.only = value;
-      else if (flag == "--dtype")
-        settings.dtype = value;
-      else if (flag == "--threads")
-        settings.threads = split_commas(value);
-      else if (flag == "--rounds")
-        settings.rounds = std::stoi(value);
-      else if (flag == "--seconds")
-        settings.seconds = value;
-      else if (flag == "--variants")
-        settings.variants = split_commas(value);
-      else
-        throw_error<ConfigError>("[bench_cpu] there is no option {}; the head of bench/cpu.cpp has them all", flag);
-    }
+    bench::read_flags("bench_cpu", arguments,
+                      {{"--peer-python", &settings.peer},
+                       {"--json", &settings.json},
+                       {"--case", &settings.only},
+                       {"--dtype", &settings.dtype},
+                       {"--threads", &settings.threads},
+                       {"--rounds", &settings.rounds},
+                       {"--seconds", &settings.seconds},
+                       {"--variants", &settings.variants}});
     return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -31,12 +31,15 @@
 #include "bonfire/data/records.h"
 #include "bonfire/data/transforms.h"
 #include "bonfire/train/trainer.h"
+#include "flags.h"
 #include "measure.h"
+#include "tests/support/scratch_folder.h"
 
 namespace {
 
 using namespace bonfire;
 namespace fs = std::filesystem;
+using bonfire::testing::ScratchFolder;
 
 // --- pictures --------------------------------------------------------------------------------------------------------
 
@@ -81,26 +84,6 @@ data::Array picture(uint64_t number) {
   }
   return image;
 }
-
-// A folder that goes at the end.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "bonfire-bench-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw_error<DataError>("[bench_data] cannot make {}", name);
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // A folder of pictures.
 class PictureFolder {
@@ -303,25 +286,13 @@ int run_all(const Settings& settings) {
 Settings parse(const std::string& self, const std::vector<std::string>& arguments) {
   Settings settings;
   settings.self = self;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& flag = arguments[i];
-    if (i + 1 == arguments.size()) throw_error<ConfigError>("[bench_data] {} wants a value", flag);
-    const std::string& value = arguments[++i];
-    if (flag == "--peer-python")
-      settings.peer = value;
-    else if (flag == "--json")
-      settings.json = value;
-    else if (flag == "--case")
-      settings.only = value;
-    else if (flag == "--pictures")
-      settings.pictures = value;
-    else if (flag == "--rounds")
-      settings.rounds = std::stoi(value);
-    else if (flag == "--seconds")
-      settings.seconds = value;
-    else
-      throw_error<ConfigError>("[bench_data] there is no option {}; the head of bench/data.cpp has them all", flag);
-  }
+  bench::read_flags("bench_data", arguments,
+                    {{"--peer-python", &settings.peer},
+                     {"--json", &settings.json},
+                     {"--case", &settings.only},
+                     {"--pictures", &settings.pictures},
+                     {"--rounds", &settings.rounds},
+                     {"--seconds", &settings.seconds}});
   return settings;
 }
 

@@ -8,23 +8,18 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/train/checkpoint_writer.h"
+#include "flags.h"
 #include "measure.h"
+#include "tests/support/scratch_folder.h"
 
 namespace {
 
 using namespace bonfire;
 namespace fs = std::filesystem;
-
-fs::path scratch_folder() {
-  fs::path folder = fs::temp_directory_path() / ("bonfire-bench-" + std::to_string(std::random_device()()));
-  fs::create_directories(folder);
-  return folder;
-}
 
 void row(nlohmann::json& rows, const char* name, double milliseconds, double goal) {
   std::printf("%-44s %8.1f ms", name, milliseconds);
@@ -38,10 +33,10 @@ void measure_checkpoint(nlohmann::json& rows) {
   optim::Momentum optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
   train::CheckpointSource source{.weights = model.state_dict(), .optimizer = {}, .state = "{}"};
   for (const auto& [name, variable] : optimizer.state()) source.optimizer.push_back({name, variable});
-  fs::path folder = scratch_folder();
+  bonfire::testing::ScratchFolder folder;
   std::vector<double> pauses, writes;
   {
-    train::CheckpointWriter writer(folder, {.keep = 2});
+    train::CheckpointWriter writer(folder.path(), {.keep = 2});
     writer.prepare(source);
     writer.finish();  // as it is long before the first checkpoint of a run
     for (int64_t step = 1; step <= 6; ++step) {
@@ -56,7 +51,6 @@ void measure_checkpoint(nlohmann::json& rows) {
   uintmax_t bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder / train::checkpoint_name(6)))
     bytes += entry.file_size();
-  fs::remove_all(folder);
   std::printf("checkpoint of resnet18 with momentum, %.0f MB\n", static_cast<double>(bytes) / 1e6);
   row(rows, "training paused, the first time", pauses[0], 50);
   row(rows, "training paused, median of the others", bench::median({pauses.begin() + 1, pauses.end()}), 50);
@@ -87,10 +81,9 @@ void measure_start(nlohmann::json& rows) {
     with.push_back(milliseconds_until(script + " version", "bonfire"));
     without.push_back(milliseconds_until(program + " version", "bonfire"));
   }
-  fs::path folder = scratch_folder();
+  bonfire::testing::ScratchFolder folder;
   for (int i = 0; i < 3; ++i)
-    first.push_back(milliseconds_until(script + " train steps=60 output=" + folder.string(), "images/s"));
-  fs::remove_all(folder);
+    first.push_back(milliseconds_until(script + " train steps=60 output=" + folder.path().string(), "images/s"));
   std::printf("start\n");
   row(rows, "./bonfire with nothing to build, beyond it", bench::median(with) - bench::median(without), 50);
   row(rows, "./bonfire train to the first progress line", bench::median(first), 500);
@@ -99,9 +92,16 @@ void measure_start(nlohmann::json& rows) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::string json;
+  try {
+    bench::read_flags("bench_train", {argv + 1, argv + argc}, {{"--json", &json}});
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
   nlohmann::json rows = nlohmann::json::array();
   measure_checkpoint(rows);
   measure_start(rows);
-  if (argc > 2 && std::string(argv[1]) == "--json") std::ofstream(argv[2]) << rows.dump(1) << "\n";
+  if (!json.empty()) std::ofstream(json) << rows.dump(1) << "\n";
   return 0;
 }

@@ -10,10 +10,11 @@ namespace bonfire::tools {
 
 namespace {
 
+// Both take: the commands, the values of each key, the words behind each command.
 // `key=` is one word to a person and three to bash, which breaks words at the equals sign.
-constexpr std::string_view kFunction = R"(
+constexpr std::string_view kBash = R"(# source <(bonfire completion bash)
 _bonfire() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} key= command= words= i
+  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} key= command= list= i
   [ "$current" != = ] || {{ key=$before; current=; }}
   [ "$before" != = ] || key=${{COMP_WORDS[COMP_CWORD-2]}}
   for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -27,7 +28,7 @@ _bonfire() {{
       ;;
   esac
   COMPREPLY=()
-  for i in $(compgen -W "$words" -- "$current"); do
+  for i in $(compgen -W "$list" -- "$current"); do
     case $i in *=) COMPREPLY+=("$i") ;; *) COMPREPLY+=("$i ") ;; esac
   done
   if [ -n "$command" ] && [ ${{#COMPREPLY[@]}} -eq 0 ]; then
@@ -38,25 +39,48 @@ _bonfire() {{
 complete -o nospace -F _bonfire bonfire ./bonfire
 )";
 
-std::string script(const Command& program) {
+constexpr std::string_view kZsh = R"(# source <(bonfire completion zsh)
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
+_bonfire() {{
+  local key= command= list= i
+  for ((i = 2; i < CURRENT; ++i)); do
+    case "${{command:+$command }}${{words[i]}}" in {}) command="${{command:+$command }}${{words[i]}}" ;; esac
+  done
+  [[ ${{words[CURRENT]}} != ?*=* ]] || {{ key=${{words[CURRENT]%%=*}}; compset -P '*='; }}
+  case $key in
+{}    ?*) ;;
+    *)
+      case $command in
+{}      esac
+      ;;
+  esac
+  local -a all=(${{=list}}) keys rest
+  keys=(${{(M)all:#*=}}) rest=(${{all:#*=}})
+  local matches=0
+  if compadd -S '' -a keys; then matches=1; fi
+  if compadd -a rest; then matches=1; fi
+  if [[ -n $command ]] && (( ! matches )); then _files; fi
+}}
+compdef _bonfire bonfire
+)";
+
+std::string script(const Command& program, const std::string& shell) {
   std::string keys, choices, commands, cases;
   for (const auto& [key, values] : train::config_keys()) {
     keys += key + "= ";
-    if (!values.empty()) choices += fmt::format("    {}) words='{}' ;;\n", key, fmt::join(values, " "));
+    if (!values.empty()) choices += fmt::format("    {}) list='{}' ;;\n", key, fmt::join(values, " "));
   }
   for (const Command::Words& one : program.words()) {
     if (!one.command.empty()) commands += fmt::format("{}'{}'", commands.empty() ? "" : "|", one.command);
     bool takes_settings = one.command == "train" || one.command == "eval" || one.command == "inspect";
-    cases += fmt::format("        '{}') words='{}{}' ;;\n", one.command, takes_settings ? keys : "",
+    cases += fmt::format("        '{}') list='{}{}' ;;\n", one.command, takes_settings ? keys : "",
                          fmt::join(one.words, " "));
   }
-  return fmt::format(kFunction, commands, choices, cases);
+  return fmt::format(fmt::runtime(shell == "zsh" ? kZsh : kBash), commands, choices, cases);
 }
 
 int run(const Command& program, const std::string& shell) {
-  const char* head = shell == "zsh" ? "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit"
-                                    : "# source <(bonfire completion bash)";
-  return std::printf("%s%s", head, script(program).c_str()) < 0 ? 1 : 0;
+  return std::printf("%s", script(program, shell).c_str()) < 0 ? 1 : 0;
 }
 
 }  // namespace

@@ -6,17 +6,15 @@
 #include <fstream>
 
 #include "bonfire/base/error.h"
+#include "tests/support/numbers.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::train {
 namespace {
 
 namespace fs = std::filesystem;
+using bonfire::testing::numbers;
 using bonfire::testing::ScratchFolder;
-
-Variable numbers(std::vector<float> values) {
-  return Variable::from<float>(values, {static_cast<int64_t>(values.size())});
-}
 
 CheckpointContent content(float value) {
   return {.weights = nn::StateCopy({{"weight", numbers({value, 2})}}),

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "bonfire/base/error.h"
+#include "tests/support/numbers.h"
 #include "tests/support/scratch_folder.h"
 
 namespace {
@@ -45,11 +46,8 @@ namespace bonfire::train {
 namespace {
 
 namespace fs = std::filesystem;
+using bonfire::testing::numbers;
 using bonfire::testing::ScratchFolder;
-
-Variable numbers(std::vector<float> values) {
-  return Variable::from<float>(values, {static_cast<int64_t>(values.size())});
-}
 
 CheckpointSource source(const Variable& weight) {
   return {.weights = {{"weight", weight}}, .optimizer = {{"step", numbers({1})}}, .state = "{}"};

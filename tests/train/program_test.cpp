@@ -173,6 +173,35 @@ TEST(Program, BashCompletesCommandsKeysAndValues) {
   EXPECT_EQ(completions(folder, "bonfire predict runs/1 " + start), (folder / "picture.png").string() + "\n");
 }
 
+// What zsh offers behind these words, one a line: with its own functions in place of the editor's, which need a
+// terminal.
+std::string zsh_completions(const ScratchFolder& folder, const std::string& words) {
+  folder.put("complete.zsh",
+             "compdef() { : }; _files() { print files }\n"
+             "compset() { typed=${words[CURRENT]#*=} }\n"
+             "compadd() { local kind=${@[-1]} none=1 i; for i in ${(P)kind}; do\n"
+             "  [[ $i != ${typed}* ]] || { print -r -- $i; none=0 }; done; return none }\n"
+             "source <(\"$1\" completion zsh)\nwords=(" +
+                 words + ")\nCURRENT=$#words typed=${words[-1]}\n_bonfire >\"$2\"\n");
+  std::string command =
+      "zsh -f " + (folder / "complete.zsh").string() + " " BONFIRE_PROGRAM " " + (folder / "words").string();
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  return folder.get("words");
+}
+
+TEST(Program, ZshCompletesCommandsKeysAndValues) {
+  if (std::system("command -v zsh >/dev/null") != 0) GTEST_SKIP() << "there is no zsh here";
+  ScratchFolder folder;
+  EXPECT_EQ(zsh_completions(folder, "bonfire tr"), "train\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire train ema"), "ema_decay=\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire train optimizer=nest"), "nesterov\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire train model=resnet18"), "resnet18\nresnet18_small\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire train data=pho"), "files\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire predict --j"), "--json\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire predict runs/1 pict"), "files\n");
+  EXPECT_EQ(zsh_completions(folder, "bonfire data pa"), "pack\n");
+}
+
 TEST(Program, InspectsDataModelsGraphsAndPlans) {
   ScratchFolder folder;
   auto output_of = [&](const std::vector<std::string>& arguments) {
