@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/train/masked_words.h"
+#include "bonfire/train/open_data.h"
 #include "bonfire/train/predictor.h"
 #include "tools/command.h"
 
@@ -14,37 +16,68 @@ namespace {
 
 struct Wanted {
   std::string run, place;
-  std::vector<std::string> files;
+  std::vector<std::string> inputs;
   int64_t top = 3;
   bool json = false;
 };
 
-void print(const std::string& image, const std::vector<train::Guess>& guesses, const train::Predictor& predictor,
-           bool as_json) {
+struct Named {
+  std::string name;
+  double probability, logit;
+  int64_t label;  // of a class; of a word: -1
+};
+
+// What of: "image" or "text".
+void print(const char* what, const std::string& of, const std::vector<Named>& guesses, bool as_json) {
   nlohmann::json list = nlohmann::json::array();
   std::vector<std::string> words;
-  for (const train::Guess& guess : guesses) {
-    const std::string& name = predictor.class_names().at(static_cast<size_t>(guess.label));
-    list.push_back(
-        {{"class", guess.label}, {"label", name}, {"probability", guess.probability}, {"logit", guess.logit}});
-    words.push_back(fmt::format("{} {:.1f} %", name, 100 * guess.probability));
+  for (const Named& guess : guesses) {
+    nlohmann::json one{{"label", guess.name}, {"probability", guess.probability}, {"logit", guess.logit}};
+    if (guess.label >= 0) one["class"] = guess.label;
+    list.push_back(std::move(one));
+    words.push_back(fmt::format("{} {:.1f} %", guess.name, 100 * guess.probability));
   }
-  std::string text = as_json ? nlohmann::json{{"image", image}, {"guesses", std::move(list)}}.dump()
-                             : fmt::format("{}: {}", image, fmt::join(words, ", "));
+  std::string text = as_json ? nlohmann::json{{what, of}, {"guesses", std::move(list)}}.dump()
+                             : fmt::format("{}: {}", of, fmt::join(words, ", "));
   std::printf("%s\n", text.c_str());
 }
 
+void predict_images(const Wanted& wanted, const std::vector<std::string>& overrides) {
+  train::Predictor predictor(wanted.run, overrides);
+  for (const std::string& file : wanted.inputs) {
+    std::vector<data::Array> images = predictor.open(file);
+    auto guesses = predictor.guesses(images, static_cast<size_t>(wanted.top));
+    for (size_t i = 0; i < guesses.size(); ++i) {
+      std::vector<Named> named;
+      for (const train::Guess& guess : guesses[i])
+        named.push_back({predictor.class_names().at(static_cast<size_t>(guess.label)), guess.probability, guess.logit,
+                         guess.label});
+      print("image", images.size() == 1 ? file : fmt::format("{}[{}]", file, i), named, wanted.json);
+    }
+  }
+}
+
+void predict_words(const Wanted& wanted, const std::vector<std::string>& overrides) {
+  train::MaskedWords words(wanted.run, overrides);
+  for (const std::string& sentence : wanted.inputs)
+    for (const std::vector<train::WordGuess>& guesses : words.guesses(sentence, static_cast<size_t>(wanted.top))) {
+      std::vector<Named> named;
+      for (const train::WordGuess& guess : guesses) named.push_back({guess.piece, guess.probability, guess.logit, -1});
+      print("text", sentence, named, wanted.json);
+    }
+}
+
 int run(const Wanted& wanted) {
-  if (wanted.files.empty()) throw_error<ConfigError>("[predict] which images? name JPEG, PNG or IDX files");
+  if (wanted.inputs.empty())
+    throw_error<ConfigError>(
+        "[predict] which images? name JPEG, PNG or IDX files; of a run on text, sentences with [MASK] in them");
   if (wanted.top < 1) throw_error<ConfigError>("[predict] --top is {}, expected at least 1", wanted.top);
   std::vector<std::string> overrides;
   if (!wanted.place.empty()) overrides.push_back("place=" + wanted.place);
-  train::Predictor predictor(wanted.run, overrides);
-  for (const std::string& file : wanted.files) {
-    std::vector<data::Array> images = predictor.open(file);
-    auto guesses = predictor.guesses(images, static_cast<size_t>(wanted.top));
-    for (size_t i = 0; i < guesses.size(); ++i)
-      print(images.size() == 1 ? file : fmt::format("{}[{}]", file, i), guesses[i], predictor, wanted.json);
+  if (train::reads_text(train::load_config(std::filesystem::path(wanted.run) / "config.yaml"))) {
+    predict_words(wanted, overrides);
+  } else {
+    predict_images(wanted, overrides);
   }
   return 0;
 }
@@ -52,15 +85,17 @@ int run(const Wanted& wanted) {
 }  // namespace
 
 void add_predict(Command program) {
-  Command command =
-      program.add("predict", "Says what the best weights of a run take images for",
-                  "bonfire predict runs/1 seven.png                 seven.png: 7 99.2 %, 1 0.4 %, 9 0.1 %\n"
-                  "bonfire predict runs/1 t10k-images-idx3-ubyte    every image of an IDX file\n"
-                  "bonfire predict runs/1 *.jpg --top 1 --json      a JSON object a line, for scripts");
+  Command command = program.add(
+      "predict", "Says what the best weights of a run take images for, or which words they would put into a text",
+      "bonfire predict runs/1 seven.png                 seven.png: 7 99.2 %, 1 0.4 %, 9 0.1 %\n"
+      "bonfire predict runs/1 t10k-images-idx3-ubyte    every image of an IDX file\n"
+      "bonfire predict runs/1 *.jpg --top 1 --json      a JSON object a line, for scripts\n"
+      "bonfire predict runs/2 \"the sky is [MASK] .\"    a run on text: blue 80.1 %, dark 11.0 %, grey 3.2 %");
   auto wanted = std::make_shared<Wanted>();
   command.argument("run", wanted->run, "the run's folder");
-  command.arguments("files", wanted->files, "JPEG, PNG or IDX files (these also gzipped)");
-  command.option("--top", wanted->top, "how many classes to name for each image (3)");
+  command.arguments("inputs", wanted->inputs,
+                    "JPEG, PNG or IDX files (these also gzipped); of a run on text: sentences with [MASK] in them");
+  command.option("--top", wanted->top, "how many classes or words to name for each (3)");
   command.option("--place", wanted->place, "cpu, cuda, cuda:1, ... where it is not the run's own");
   command.option("--json", wanted->json, "print one JSON object a line");
   command.runs([wanted] { return run(*wanted); });

@@ -18,7 +18,7 @@ TEST(WhatToTryNext, FitsTheRun) {
   expect(next("resnet18", "photos", "images"), "bonfire predict runs/7 IMAGE");
   expect(next("bert_mini", "generated sentences", "sequences"),
          "bonfire train runs/7/config.yaml data=FOLDER, with text");
-  expect(next("bert_mini", "books", "sequences"), "init_from=runs/7/best.safetensors");
+  expect(next("bert_mini", "books", "sequences"), "bonfire predict runs/7 \"a sentence with [MASK] in it\"");
 }
 
 }  // namespace

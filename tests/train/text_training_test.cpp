@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/checkpoint.h"
+#include "bonfire/train/masked_words.h"
+#include "bonfire/train/predictor.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
@@ -17,9 +20,13 @@ namespace {
 
 using bonfire::testing::ScratchFolder;
 
+constexpr const char* kPieces[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "fire", "blue", "sky", "now"};
+
 // A folder with text of which every second word follows from the one before it.
 void put_text(const ScratchFolder& folder) {
-  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nred\nfire\nblue\nsky\nnow\n");
+  std::string vocabulary;
+  for (const char* piece : kPieces) vocabulary += std::string(piece) + "\n";
+  folder.put("vocab.txt", vocabulary);
   std::string line;
   for (int i = 0; i < 60; ++i) line += i % 3 == 0 ? "red fire " : "blue sky ";
   folder.put("train.txt", line + "\n" + line + "now\n");
@@ -64,6 +71,31 @@ TEST(TextTraining, LearnsAndResumesToTheSameBitsInTheMiddleOfAnEpoch) {
   EXPECT_EQ(found.best_top1, expected.best_top1);
   EXPECT_TRUE(parts.get("runs/1/best.safetensors") == whole.get("runs/1/best.safetensors"));
   EXPECT_EQ(found.checkpoint.filename(), expected.checkpoint.filename());
+
+  MaskedWords words(whole / "runs/1");
+  std::vector<std::vector<WordGuess>> guesses = words.guesses("Blue [MASK] [MASK]sky", 10);
+  ASSERT_EQ(guesses.size(), 2U);
+  models::Model model = models::make("bert_mini", {.vocabulary = 10});
+  model.load(whole / "runs/1/best.safetensors");
+  model.eval();
+  NoGrad no_grad;
+  std::vector<float> logits =  // of [CLS] blue [MASK] [MASK] sky [SEP]
+      model(Tensor::from<int64_t>(std::vector<int64_t>{2, 7, 4, 4, 8, 3}, {1, 6})).to_vector<float>();
+  for (size_t mask : {0U, 1U}) {
+    double sum = 0;
+    for (size_t i = 0; i < 10; ++i) {
+      const WordGuess& guess = guesses[mask][i];
+      auto piece = static_cast<size_t>(std::ranges::find(kPieces, guess.piece) - std::begin(kPieces));
+      EXPECT_NEAR(guess.logit, logits.at((2 + mask) * 10 + piece), 1e-4);
+      EXPECT_LE(guess.probability, guesses[mask][i == 0 ? 0 : i - 1].probability);
+      sum += guess.probability;
+    }
+    EXPECT_NEAR(sum, 1, 1e-5);
+  }
+  EXPECT_ERROR(words.guesses("blue sky", 1), ConfigError, "no [MASK] in 'blue sky'");
+  EXPECT_ERROR(words.guesses("[MASK] a b c d e f", 1), ConfigError,
+               "9 pieces with [CLS] and [SEP], the run was trained on 8");
+  EXPECT_ERROR(Predictor(whole / "runs/1"), DataError, "was trained on text");
 }
 
 TEST(TextTraining, LogitsOfALargeVocabularyNeverExistAsAWhole) {

@@ -102,12 +102,9 @@ void refuse_image_settings(const Config& config) {
 OpenedData open_text(const Config& config) {
   refuse_image_settings(config);
   OpenedData data;
-  data::WordPieceOptions reading{.lower_case = config.lower_case};
   bool is_generated = config.data == "generated";
   std::filesystem::path folder = config.data;
-  data::WordPiece pieces = is_generated
-                               ? data::WordPiece(data::sentence_vocabulary(), "the built-in vocabulary", reading)
-                               : data::WordPiece::load(folder / "vocab.txt", reading);
+  data::WordPiece pieces = open_vocabulary(config);
   auto load = [&](Split split) {
     if (is_generated) {
       int64_t lines = split == Split::train ? 16000 : 2000;
@@ -126,8 +123,16 @@ OpenedData open_text(const Config& config) {
 
 }  // namespace
 
+bool reads_text(const Config& config) { return config.model.starts_with("bert_"); }
+
+data::WordPiece open_vocabulary(const Config& config) {
+  data::WordPieceOptions reading{.lower_case = config.lower_case};
+  if (config.data == "generated") return {data::sentence_vocabulary(), "the built-in vocabulary", reading};
+  return data::WordPiece::load(std::filesystem::path(config.data) / "vocab.txt", reading);
+}
+
 OpenedData open_data(const Config& config) {
-  bool model_reads_text = config.model.starts_with("bert_");
+  bool model_reads_text = reads_text(config);
   if (bool text = data::is_text(config.data); config.data != "generated" && text != model_reads_text)
     throw_error<ConfigError>("[data] {} reads {}, {} {}; choose another model or other data", config.model,
                              model_reads_text ? "text" : "images", config.data,

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bonfire/data/dataset.h"
+#include "bonfire/data/wordpiece.h"
 #include "bonfire/train/config.h"
 
 namespace bonfire::train {
@@ -23,5 +24,8 @@ struct OpenedData {
 // DataError naming what was looked for; ConfigError when num_classes is too small for the labels, when settings of
 // images do not fit, or the model reads text and these are images, or the other way round.
 OpenedData open_data(const Config& config);
+
+bool reads_text(const Config& config);                  // whether its model does
+data::WordPiece open_vocabulary(const Config& config);  // of its text
 
 }  // namespace bonfire::train

@@ -59,7 +59,7 @@ Predictor::Predictor(const fs::path& run, std::span<const std::string> overrides
     };
     auto extents = read("image").get<std::vector<int64_t>>();
     if (extents.size() != 3)
-      throw_error<DataError>("[predict] {} was trained on text; only models of images can predict yet", run.string());
+      throw_error<DataError>("[predict] {} was trained on text, which train/masked_words.h is for", run.string());
     image_ = {extents[0], extents[1], extents[2]};
     class_names_ = read("class_names").get<std::vector<std::string>>();
     mean_ = read("mean").get<std::vector<float>>();

@@ -138,7 +138,7 @@ std::string what_to_try_next(const RunBegins& run) {
   std::string folder = run.folder.string();
   if (is_text && is_built_in)
     return fmt::format("bonfire train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", folder);
-  if (is_text) return fmt::format("bonfire train {0}/config.yaml init_from={0}/best.safetensors, to train on", folder);
+  if (is_text) return fmt::format("bonfire predict {} \"a sentence with [MASK] in it\"", folder);
   if (run.model == "mnist_cnn" && is_built_in)
     return "bonfire train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
   if (is_built_in)
