@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
       argc, argv, "Bonfire trains neural networks in C++.",
       "bonfire train                                  a small CNN on the data set that is built in\n"
       "bonfire train lr=0.05 epochs=5                 with other settings\n"
-      "bonfire train data=FOLDER model=resnet18_small MNIST's or Fashion-MNIST's files\n"
+      "bonfire train data=FOLDER model=resnet18_small MNIST's or CIFAR's files, pictures, record shards\n"
       "bonfire train configs/mnist.yaml resume=auto   settings from a file; go on where the last run stopped\n"
       "bonfire launch --nproc_per_node 4 ./program    a program of yours as four ranks\n"
       "bonfire eval runs/1                            the accuracy of a run's best weights\n"

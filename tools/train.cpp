@@ -56,7 +56,7 @@ void add_train(Command program) {
       "train", "Trains a model",
       "bonfire train                                      a small CNN on drawn digits, about a minute\n"
       "bonfire train lr=0.05 epochs=5 output=/tmp/runs    with other settings: `bonfire config` lists them\n"
-      "bonfire train data=FOLDER model=resnet18_small     on MNIST's, Fashion-MNIST's or CIFAR's files\n"
+      "bonfire train data=FOLDER model=resnet18_small     on MNIST's or CIFAR's files, pictures, record shards\n"
       "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped\n"
       "bonfire train steps=100 --trace trace.json         a timeline of every node, the data and the checkpoints");
   auto wanted = std::make_shared<Wanted>();

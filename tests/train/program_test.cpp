@@ -228,7 +228,13 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
   };
   EXPECT_EQ(output_of({"train", "epoch=3"}, 1),
             "bonfire: [config] command line: there is no key 'epoch'; here it is 'epochs'\n");
-  EXPECT_EQ(output_of({"train", "absent.yaml"}, 1), "bonfire: [config] there is no file absent.yaml\n");
+  EXPECT_EQ(output_of({"train", "absent.yaml"}, 1),
+            "bonfire: [config] there is no file absent.yaml; expected a YAML file, then settings as key=value\n");
+  EXPECT_EQ(output_of({"eval", "absent"}, 1),
+            "bonfire: [config] there is no file absent/config.yaml; 'absent' is not the folder of a run\n");
+  EXPECT_NE(
+      output_of({"train", "--trace", "/absent/trace.json"}, 1).find("cannot open the folder for '/absent/trace.json"),
+      std::string::npos);
   EXPECT_EQ(output_of({"trian"}, 2),
             "bonfire: there is no command 'trian'; the nearest is 'train' (see bonfire --help)\n");
   EXPECT_EQ(output_of({"eval", "--jsn", "runs/1"}, 2),

@@ -251,7 +251,11 @@ class File {
 
 std::string read_text(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) throw_error<ConfigError>("[config] there is no file {}", path.string());
+  if (!fs::is_regular_file(path, ignored))
+    throw_error<ConfigError>("[config] there is no file {}; {}", path.string(),
+                             path.filename() == "config.yaml"
+                                 ? fmt::format("'{}' is not the folder of a run", path.parent_path().string())
+                                 : "expected a YAML file, then settings as key=value");
   std::vector<std::byte> bytes = base::read_file(path.string());
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

@@ -35,14 +35,17 @@ data::Array with_channels(data::Array image, int64_t channels) {  // u8 [H, W, C
   return result;
 }
 
-bool is_picture(std::span<const std::byte> file) {
-  auto begins = [&](std::initializer_list<uint8_t> mark) {
-    return file.size() >= mark.size() && std::equal(mark.begin(), mark.end(), file.begin(), [](uint8_t a, std::byte b) {
-             return a == std::to_integer<uint8_t>(b);
-           });
-  };
-  return begins({0xFF, 0xD8}) || begins({0x89, 'P', 'N', 'G'});
+bool begins(std::span<const std::byte> file, std::initializer_list<uint8_t> mark) {
+  return file.size() >= mark.size() && std::equal(mark.begin(), mark.end(), file.begin(), [](uint8_t a, std::byte b) {
+           return a == std::to_integer<uint8_t>(b);
+         });
 }
+
+bool is_picture(std::span<const std::byte> file) {
+  return begins(file, {0xFF, 0xD8}) || begins(file, {0x89, 'P', 'N', 'G'});
+}
+
+bool is_idx(std::span<const std::byte> file) { return begins(file, {0, 0}) || begins(file, {0x1F, 0x8B}); }  // or gzip
 
 }  // namespace
 
@@ -98,6 +101,7 @@ std::vector<data::Array> Predictor::open(const fs::path& file) const {
     auto size = static_cast<int64_t>(bytes.size());
     return {fit({DType::u8, {size}, std::move(bytes)}, file.string())};
   }
+  if (!is_idx(bytes)) throw_error<DataError>("[predict] {} is neither a JPEG nor a PNG nor an IDX file", file.string());
   data::IdxArray idx = data::read_idx(file);
   if (idx.shape.rank() != 3)
     throw_error<DataError>("[predict] {} has rank {}: labels; expected images of rank 3", file.string(),

@@ -94,6 +94,7 @@ void Trainer::request_stop() { stop_requested = true; }
 void Trainer::trace_to(const fs::path& file) {
   state_->timeline = std::make_unique<Timeline>(std::initializer_list<const char*>{kLoopTrack});
   state_->trace_file = file;
+  state_->timeline->write(file);  // where that cannot be done, it is better known before the run
 }
 
 void Trainer::State::prepare() {
