@@ -37,7 +37,7 @@ class ImageLayouts : public ::testing::Test {
     setenv("BONFIRE_CACHE", folder_.path().c_str(), 1);
     setenv("BONFIRE_TUNE", "full", 1);
     set_tuning_record(R"({"times": {}})");
-    feed_ = {graph_.add_input(LeafKind::feed, {{4, 64, 64, 64}, DType::f32, {}}), 0};
+    feed_ = {graph_.add_input(LeafKind::feed, {{4, 16, 16, 16}, DType::f32, {}}), 0};
     feed_.node->leaf_position = 0;
   }
   ~ImageLayouts() override {

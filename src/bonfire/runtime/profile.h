@@ -5,7 +5,8 @@
 //   ...  // a few launches
 //   std::cout << print_profile(*plan);
 //
-// Only CPU devices note times: real time, or with one thread its processor time.
+// On a CPU it is real time, or with one thread its processor time. On a GPU steps then run one by one instead of as one
+// captured graph: what each takes alone.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,7 @@
 #include "bonfire/backend/cuda/queue.h"
 
+#include <chrono>
+
 #include "bonfire/base/error.h"
 
 namespace bonfire::cuda {
@@ -116,6 +118,10 @@ void CudaQueue::enqueue(const Launch& launch) {
     return;
   }
   Known& known = found->second;
+  if (launch.program->times != nullptr) {  // somebody asks for the time of each step
+    run_directly(known, launch);
+    return;
+  }
   if (!known.replay || !known.replay->fits(launch)) {
     known.replay.reset();
     known.replay = std::make_unique<Replay>(launch, index_, stream_.get());
@@ -123,13 +129,15 @@ void CudaQueue::enqueue(const Launch& launch) {
   known.replay->launch(launch, stream_.get());
 }
 
-// The first time: step by step, so that libraries load their code and a failing step is named.
+// Step by step: the first time, so that libraries load their code and a failing step is named; and to time each.
 void CudaQueue::run_directly(Known& known, const Launch& launch) {
   const Program& program = *launch.program;
   std::vector<void*> addresses = launch.addresses;
   if (!launch.scalars.empty()) {
-    known.scalar_bytes = launch.scalars.size();
-    known.scalars = memory_of_cuda(index_).allocate(known.scalar_bytes);
+    if (known.scalars == nullptr) {
+      known.scalar_bytes = launch.scalars.size();
+      known.scalars = memory_of_cuda(index_).allocate(known.scalar_bytes);
+    }
     check(cudaMemcpyAsync(known.scalars, launch.scalars.data(), known.scalar_bytes, cudaMemcpyHostToDevice,
                           stream_.get()),
           "cudaMemcpyAsync");
@@ -137,7 +145,37 @@ void CudaQueue::run_directly(Known& known, const Launch& launch) {
   for (size_t i = 0; i < addresses.size(); ++i)
     if (program.addresses[i].kind == AddressKind::scalars)
       addresses[i] = static_cast<std::byte*>(known.scalars) + program.addresses[i].offset;
-  for (size_t step = 0; step < program.steps.size(); ++step) run_step(program, step, addresses, stream_.get());
+  if (program.times != nullptr) {
+    run_timed(program, addresses);
+  } else {
+    for (size_t step = 0; step < program.steps.size(); ++step) run_step(program, step, addresses, stream_.get());
+  }
+}
+
+// Waits for the end: times are there when the launch is.
+void CudaQueue::run_timed(const Program& program, const std::vector<void*>& addresses) {
+  std::vector<Event> events;  // before each step, and behind the last
+  auto mark = [&] {
+    check(cudaEventRecord(events.emplace_back(make_timing_event()).get(), stream_.get()), "cudaEventRecord");
+  };
+  mark();
+  for (size_t step = 0; step < program.steps.size(); ++step) {
+    run_step(program, step, addresses, stream_.get());
+    mark();
+  }
+  check(cudaEventSynchronize(events.back().get()), "cudaEventSynchronize");
+  const double end = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  auto seconds_between = [&](size_t first, size_t last) {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, events[first].get(), events[last].get()), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
+  };
+  std::vector<double>& begins = program.times->begins.emplace_back();
+  std::vector<double>& seconds = program.times->seconds.emplace_back();
+  for (size_t step = 0; step < program.steps.size(); ++step) {
+    begins.push_back(end - seconds_between(step, program.steps.size()));
+    seconds.push_back(seconds_between(step, step + 1));
+  }
 }
 
 void CudaQueue::forget(Known& known) {

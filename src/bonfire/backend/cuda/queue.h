@@ -44,7 +44,7 @@ class CudaQueue final : public Queue {
  private:
   struct Known {
     std::weak_ptr<const Program> program;
-    void* scalars = nullptr;  // the block of host numbers on the device, for the launch before the capture
+    void* scalars = nullptr;  // the block of host numbers on the device, for launches step by step
     size_t scalar_bytes = 0;
     std::unique_ptr<Replay> replay;
   };
@@ -53,6 +53,7 @@ class CudaQueue final : public Queue {
   void wait_for_others(const Launch& launch);
   void enqueue(const Launch& launch);
   void run_directly(Known& known, const Launch& launch);
+  void run_timed(const Program& program, const std::vector<void*>& addresses);
   void forget(Known& known);
 
   int index_;

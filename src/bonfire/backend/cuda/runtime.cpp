@@ -26,6 +26,12 @@ Event make_event() {
   return Event(event);
 }
 
+Event make_timing_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  return Event(event);
+}
+
 DeviceScope::DeviceScope(int index) {
   check(cudaGetDevice(&before_), "cudaGetDevice");
   check(cudaSetDevice(index), "cudaSetDevice");

@@ -37,6 +37,7 @@ using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 
 Stream make_stream();  // on the current device; does not wait for the default stream
 Event make_event();    // without timing
+Event make_timing_event();
 
 // Makes a device current for this thread while it lives.
 class DeviceScope {
