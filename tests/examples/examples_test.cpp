@@ -57,15 +57,18 @@ struct Ended {
   std::string output;  // of both streams
 };
 
-Ended run(const std::string& example, const std::string& arguments = {}) {
-  std::string command = std::string(BONFIRE_EXAMPLES_FOLDER) + "/" + example + " " + arguments + " 2>&1";
-  FILE* pipe = ::popen(command.c_str(), "r");
+Ended run_command(const std::string& command) {
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot run " + command);
   std::string output;
   std::array<char, 4096> buffer{};
   while (size_t read = std::fread(buffer.data(), 1, buffer.size(), pipe)) output.append(buffer.data(), read);
   int status = ::pclose(pipe);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+Ended run(const std::string& example, const std::string& arguments = {}) {
+  return run_command(std::string(BONFIRE_EXAMPLES_FOLDER) + "/" + example + " " + arguments);
 }
 
 // What the first group of `pattern` matched, each time it did.
@@ -93,6 +96,21 @@ TEST(Examples, MnistLearnsAndItsParametersComeBack) {
     EXPECT_EQ(accuracies[0], accuracies[1]);
   }
 }
+
+#ifdef BONFIRE_PROGRAM
+TEST(Examples, DataParallelOnTwoProcessesTrainsAsOnOne) {
+  auto losses = [](const Ended& ended) {
+    EXPECT_EQ(ended.status, 0) << ended.output;
+    std::vector<std::string> found = matches(ended.output, "step: [0-9]+, ranks: [12], loss is: ([0-9.]+)\n");
+    EXPECT_EQ(found.size(), 1U) << ended.output;
+    return found.empty() ? 0 : std::stod(found[0]);
+  };
+  std::string two =
+      std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/data_parallel 50";
+  double one = losses(run("data_parallel", "50"));
+  EXPECT_NEAR(losses(run_command(two)), one, 0.02 * one);
+}
+#endif
 
 TEST(Examples, MnistSaysWhatIsWrong) {
   ScratchFolder folder;

@@ -61,8 +61,7 @@ struct Meeting {
 };
 Meeting meeting;
 
-const Op& meet_op = register_op({.name = "meet_for_test", .infer = same_spec});
-const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, [](const KernelRequest& request) {
+std::vector<Candidate> meet_candidates(const KernelRequest& request) {
   return one_candidate(request, [](const Run& run) {
     std::unique_lock lock(meeting.mutex);
     ++meeting.arrived;
@@ -71,7 +70,13 @@ const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, [](co
       throw_error<TimeoutError>("the other one never ran");
     *run.output<float>() = *run.input<float>(0);
   });
-});
+}
+
+const Op& meet_op = register_op({.name = "meet_for_test", .infer = same_spec});
+const Op& collective_op =
+    register_op({.name = "collective_for_test", .infer = same_spec, .traits = Trait::collective | Trait::stateful});
+const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, meet_candidates);
+const bool collective_kernel = register_kernel("collective_for_test", DeviceType::cpu, meet_candidates);
 
 TEST(DeviceQueues, HalvesOnTwoDevicesOverlap) {
   Tensor x = Tensor::from<float>({5}, {1}, kFirst), y = Tensor::from<float>({6}, {1}, kSecond);
@@ -117,10 +122,34 @@ TEST(OpsInFlight, GradientsAreTheSameBits) {
   EXPECT_EQ(gradients(device_with(3, 6)), gradients(device_with(1, 7)));
 }
 
+TEST(CollectiveSteps, RunBesideTheStepsBehindThemThatDoNotReadTheirResults) {
+  meeting.arrived = 0;
+  Tensor x = Tensor::from<float>({5}, {1}, kFirst);
+  Tensor reduced = trace_op(collective_op, {x});
+  Tensor beside = trace_op(meet_op, {x});
+  EXPECT_EQ((reduced + beside).item<float>(), 10);
+}
+
 const Op& fail_op = register_op({.name = "fail_for_test", .infer = same_spec});
 const bool fail_kernel = register_kernel("fail_for_test", DeviceType::cpu, [](const KernelRequest& request) {
   return one_candidate(request, [](const Run&) { throw_error<DataError>("the disk is on fire"); });
 });
+
+const Op& failing_collective_op = register_op(
+    {.name = "failing_collective_for_test", .infer = same_spec, .traits = Trait::collective | Trait::stateful});
+const bool failing_collective_kernel =
+    register_kernel("failing_collective_for_test", DeviceType::cpu, [](const KernelRequest& request) {
+      return one_candidate(request, [](const Run&) { throw_error<CommError>("rank 1 is gone"); });
+    });
+
+TEST(CollectiveSteps, AFailureIsNamedAndTheNextStepsRunAgain) {
+  Tensor x = Tensor::from<float>({5}, {1}, kFirst);
+  Tensor lost = trace_op(failing_collective_op, {x});
+  Tensor beside = x + 1.0;
+  EXPECT_ERROR((lost + beside).item<float>(), DeviceError,
+               "[failing_collective_for_test] failed on cpu:0: rank 1 is gone");
+  EXPECT_EQ((x + 2.0).item<float>(), 7);
+}
 
 TEST(ExecutorErrors, AFailureAtRunTimeNamesOpAndModuleAndMarksWhatItTouched) {
   const float start[] = {1};

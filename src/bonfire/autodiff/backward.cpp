@@ -13,6 +13,8 @@ namespace bonfire {
 
 namespace {
 
+thread_local autodiff::AfterBackward after_backward;
+
 std::string where_text(const Node& node) { return node.path == nullptr ? "" : " in module " + *node.path; }
 
 Tensors apply_rule(Node& node, std::span<const Tensor> gradients) {
@@ -164,9 +166,14 @@ void Tensor::backward(BackwardOptions options) const {
   Tensor seed = seed_for(*this, {});
   Walk walk(*this);
   walk.add(value_, seed);
-  walk.run(deliver);
+  std::vector<Variable> written;
+  walk.run([&](Node& leaf, const Tensor& gradient) {
+    deliver(leaf, gradient);
+    if (after_backward && leaf.variable) written.emplace_back(leaf.variable);
+  });
   if (!options.retain_graph && !options.create_graph) walk.consume();
   Trace::current().has_backward = true;
+  if (after_backward) after_backward(written);
 }
 
 std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options) {
@@ -182,6 +189,8 @@ std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, c
 }
 
 namespace autodiff {
+
+void set_after_backward(AfterBackward call) { after_backward = std::move(call); }
 
 namespace {
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <unordered_map>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
@@ -124,13 +125,13 @@ const NodePtr& Trace::append(const Op& op, NodeInputs inputs, Attributes attribu
 void Trace::assign(const Variable& variable, const Value& value) {
   VariableState& state = variable.state();
   uint32_t leaf;
-  if (auto found = assigned_.find(&state); found != assigned_.end()) {
-    Assignment& assignment = assignments_[found->second];
+  if (state.pending_trace == id_ && state.pending) {
+    Assignment& assignment = assignments_[state.pending_position];
     leaf = assignment.leaf;
     assignment.value = value;
   } else {
     leaf = leaf_position(read(variable));
-    assigned_[&state] = static_cast<uint32_t>(assignments_.size());
+    state.pending_position = static_cast<uint32_t>(assignments_.size());
     assignments_.push_back({variable, value, leaf});
   }
   hash_.mix((0xa55ULL << 48) | leaf);
@@ -183,7 +184,6 @@ void Trace::clear() {
     if (state.pending_trace == id_) state.pending = {};
   }
   assignments_.clear();
-  assigned_.clear();
   random_keys_.clear();
   leaf_table_.assign(leaf_table_.size(), {});
   std::vector<Value> leaves = std::move(leaves_);

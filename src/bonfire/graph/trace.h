@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "bonfire/base/hash.h"
@@ -57,7 +56,6 @@ class Trace {
   std::vector<NodePtr> nodes_;
   std::vector<Value> leaves_;
   std::vector<Assignment> assignments_;
-  std::unordered_map<const VariableState*, uint32_t> assigned_;  // → position in assignments_
   struct LeafSlot {
     const Node* node = nullptr;
     uint32_t index = 0, position = 0;

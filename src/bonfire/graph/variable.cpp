@@ -135,18 +135,28 @@ void Variable::rebase(Buffer buffer) const {
   state_->buffer = std::move(buffer);
 }
 
-void make_contiguous(std::span<const Variable> variables) {
+namespace {
+size_t aligned_bytes(const Variable& variable) {
   constexpr size_t kAlignment = 64;
-  if (variables.empty()) return;
+  return (variable.spec().bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+}  // namespace
+
+size_t contiguous_bytes(std::span<const Variable> variables) {
   size_t total = 0;
-  for (const Variable& variable : variables)
-    total += (variable.spec().bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  auto storage = std::make_shared<Storage>(variables[0].device(), total);
+  for (const Variable& variable : variables) total += aligned_bytes(variable);
+  return total;
+}
+
+void make_contiguous(std::span<const Variable> variables, std::shared_ptr<Storage> storage) {
+  if (variables.empty()) return;
+  const size_t total = contiguous_bytes(variables);
+  if (storage == nullptr) storage = std::make_shared<Storage>(variables[0].device(), total);
   size_t offset = 0;
   memory_of(variables[0].device()).fill_zero(storage->data(), total);
   for (const Variable& variable : variables) {
     variable.rebase({storage, offset});
-    offset += (variable.spec().bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    offset += aligned_bytes(variable);
   }
 }
 

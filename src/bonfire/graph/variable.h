@@ -31,6 +31,7 @@ class VariableState : public base::RefCounted<VariableState> {
   Node* leaf = nullptr;  // this version's leaf node while someone holds it
   Value pending;         // what the current trace has assigned
   uint64_t pending_trace = 0;
+  uint32_t pending_position = 0;  // of the pending assignment in that trace
 
   base::IntrusivePtr<VariableState> gradient;
   bool gradient_is_clear = true;  // the next backward writes instead of adding
@@ -90,7 +91,9 @@ class Parameter : public Variable {
   explicit Parameter(Variable variable) : Variable(std::move(variable)) { set_requires_grad(true); }
 };
 
-// Lays the variables out one after the other (each aligned to 64 bytes) in one new allocation, in the order given.
-void make_contiguous(std::span<const Variable> variables);
+// Lays the variables out one after the other (each aligned to 64 bytes), in the order given: in one new allocation, or
+// in `storage`, which has contiguous_bytes() at least.
+void make_contiguous(std::span<const Variable> variables, std::shared_ptr<Storage> storage = nullptr);
+size_t contiguous_bytes(std::span<const Variable> variables);
 
 }  // namespace bonfire

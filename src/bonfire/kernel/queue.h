@@ -28,10 +28,11 @@ struct ProgramStep {
   std::shared_ptr<Kernel> kernel;
   std::vector<int> inputs, outputs;  // into the addresses
   int workspace = -1;
-  std::string label;  // op and module path, for errors and traces
+  bool collective = false;  // waits for other ranks: runs beside the steps behind it that do not touch its operands
+  std::string label;        // op and module path, for errors and traces
 };
 
-// How long the steps of a program took, written by the queue of a CPU device.
+// How long the steps of a program took, written by the queue.
 struct StepTimes {
   std::vector<std::vector<double>> begins;   // [launch][step], on the steady clock
   std::vector<std::vector<double>> seconds;  // [launch][step]

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "bonfire/passes/amp.h"
+#include "bonfire/passes/bucket_all_reduce.h"
 #include "bonfire/passes/common_subexpressions.h"
 #include "bonfire/passes/dead_code.h"
 #include "bonfire/passes/fold_constants.h"
@@ -20,7 +21,10 @@ namespace bonfire::passes {
 void Options::mix_into(base::Hash128& hash) const {
   hash.mix(static_cast<uint64_t>(use_amp) | (static_cast<uint64_t>(amp_dtype) << 8) |
            (static_cast<uint64_t>(fuse_bn_act_ops) << 1) | (static_cast<uint64_t>(fuse_elewise_add_act_ops) << 2) |
-           (static_cast<uint64_t>(fuse_elementwise) << 3) | (static_cast<uint64_t>(rebuild_cheap_values) << 4));
+           (static_cast<uint64_t>(fuse_elementwise) << 3) | (static_cast<uint64_t>(rebuild_cheap_values) << 4) |
+           (static_cast<uint64_t>(fuse_all_reduce_ops) << 5));
+  hash.mix(static_cast<uint64_t>(all_reduce_bytes));
+  hash.mix(static_cast<uint64_t>(all_reduce_layers));
 }
 
 std::span<const std::unique_ptr<Pass>> pipeline() {
@@ -32,6 +36,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(amp());
     list.push_back(common_subexpressions());
     list.push_back(dead_code());
+    list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());
     list.push_back(fuse_cast_sum());
     list.push_back(fuse_embedding_add());

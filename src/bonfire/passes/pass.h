@@ -20,7 +20,10 @@ struct Options {
   DType amp_dtype = DType::bf16;
   bool fuse_bn_act_ops = true;
   bool fuse_elewise_add_act_ops = true;
-  bool fuse_elementwise = true;      // chains of elementwise ops into one kernel
+  bool fuse_elementwise = true;  // chains of elementwise ops into one kernel
+  bool fuse_all_reduce_ops = true;
+  int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all that is reduced
+  int64_t all_reduce_layers = 50;    // in a merged all-reduce at most
   bool rebuild_cheap_values = true;  // compute cheap values again in the backward pass instead of keeping them
 
   void mix_into(base::Hash128& hash) const;

@@ -1,8 +1,10 @@
 #include "bonfire/runtime/launch.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <thread>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
@@ -32,6 +34,8 @@ class AllOf final : public Completion {
 struct InFlight {
   std::shared_ptr<Completion> completion;
   std::vector<Variable> assigned;
+  bool waits_for_ranks;  // then only its own thread waits for it: another may be the rank it waits for
+  std::thread::id thread;
 };
 
 // Launches whose outcome nobody has looked at yet, oldest first.
@@ -56,9 +60,13 @@ void look_at_finished(bool wait_for_all) {
   std::exception_ptr failure;
   Watch& watched = watch();
   std::unique_lock lock(watched.mutex);
-  while (!watched.launches.empty() && (wait_for_all || watched.launches.front().completion->done())) {
-    InFlight launch = std::move(watched.launches.front());
-    watched.launches.pop_front();
+  while (true) {
+    auto next = std::find_if(watched.launches.begin(), watched.launches.end(), [](const InFlight& launch) {
+      return !launch.waits_for_ranks || launch.thread == std::this_thread::get_id();
+    });
+    if (next == watched.launches.end() || !(wait_for_all || next->completion->done())) break;
+    InFlight launch = std::move(*next);
+    watched.launches.erase(next);
     lock.unlock();
     try {
       launch.completion->wait();
@@ -184,7 +192,8 @@ LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> le
   }
   if (result.completion) {
     std::lock_guard lock(watch().mutex);
-    watch().launches.push_back({result.completion, {assigned.begin(), assigned.end()}});
+    watch().launches.push_back(
+        {result.completion, {assigned.begin(), assigned.end()}, plan->waits_for_ranks, std::this_thread::get_id()});
   }
   return result;
 }

@@ -61,6 +61,7 @@ struct Plan {
   std::vector<TensorSpec> crossings;
   std::vector<Buffer> constants;
   std::vector<PlanNote> notes;
+  bool waits_for_ranks = false;  // has collectives
   std::unique_ptr<Graph> graph;  // after all passes
   uint64_t last_used = 0;        // number of the launch
 };

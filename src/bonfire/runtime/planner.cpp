@@ -188,8 +188,10 @@ class Planner {
   }
 
   void place_results() {
-    for (const GraphAssignment& assignment : graph_.assignments)
+    for (const GraphAssignment& assignment : graph_.assignments) {
       settle(cell(assignment.value), {Source::variable, assignment.variable->leaf_position, 0});
+      place_sources(assignment);
+    }
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       plan_->outputs.push_back(graph_.outputs[i].spec());
       settle(cell(graph_.outputs[i]), {Source::output, static_cast<int>(i), 0});
@@ -201,6 +203,27 @@ class Planner {
         settle(source, {Source::crossing, static_cast<int>(plan_->crossings.size()), 0});
         plan_->crossings.push_back({{static_cast<int64_t>(source.bytes)}, DType::u8, source.device});
       }
+    }
+  }
+
+  // What an op in place turns into a variable's new version (a gradient that is all-reduced) is made in the variable's
+  // memory from the start, where nobody reads the old version any more.
+  void place_sources(const GraphAssignment& assignment) {
+    const int last_read = cell({assignment.variable, 0}).last;
+    for (GraphValue made = assignment.value; !made.node->is_input();) {
+      const Choice& choice = choices_.of_node.at(made.node);
+      GraphValue source;
+      for (const auto& [output, input] : choice.candidate.in_place)
+        if (!choice.alias && output == made.index) source = made.node->inputs[input];
+      if (!source) return;
+      Cell& before = cell(source);
+      bool dies = before.last == position_.at(made.node) && before.device == made.node->device();
+      if (before.placed || !dies || before.bytes != cell(made).bytes || last_read >= before.first ||
+          !writes_in_place(*made.node, cell_of_.at(made), cell_of_.at(source)))
+        return;
+      settle(before, {Source::variable, assignment.variable->leaf_position, 0});
+      made = source;
+      while (choices_.of_node.at(made.node).alias) made = made.node->inputs[0];  // whoever made the viewed memory
     }
   }
 
@@ -318,6 +341,8 @@ class Planner {
     plan_->notes.back().step = static_cast<int>(program.program->steps.size());
     ProgramStep step;
     step.kernel = choice.candidate.build();
+    step.collective = node.op->has(Trait::collective);
+    plan_->waits_for_ranks |= step.collective;
     step.label = "[" + std::string(node.name()) + "]" + (node.path.empty() ? "" : " in module " + node.path);
     for (const GraphValue& input : node.inputs) {
       Cell& read = cell(input);

@@ -9,7 +9,12 @@ namespace bonfire {
 Storage::Storage(Device device, size_t bytes)
     : device_(device), bytes_(bytes), data_(memory_of(device).allocate(bytes)) {}
 
-Storage::~Storage() { memory_of(device_).deallocate(data_, bytes_); }
+Storage::Storage(Device device, size_t bytes, std::shared_ptr<void> memory)
+    : device_(device), bytes_(bytes), lent_(std::move(memory)), data_(lent_.get()) {}
+
+Storage::~Storage() {
+  if (lent_ == nullptr) memory_of(device_).deallocate(data_, bytes_);
+}
 
 Layout channels_last() { return {.order = {0, 2, 3, 1}}; }
 

@@ -14,6 +14,7 @@ namespace bonfire {
 class Storage {
  public:
   Storage(Device device, size_t bytes);
+  Storage(Device device, size_t bytes, std::shared_ptr<void> memory);  // somebody else's: shared with other processes
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -25,6 +26,7 @@ class Storage {
  private:
   Device device_;
   size_t bytes_;
+  std::shared_ptr<void> lent_;  // null when the memory is its own
   void* data_;
 };
 

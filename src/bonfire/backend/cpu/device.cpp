@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "bonfire/backend/cpu/background.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/inline_vector.h"
@@ -116,7 +117,7 @@ class CpuQueue final : public Queue {
     }
     changed_.notify_all();
     worker_.join();
-    if (reserved_ != nullptr) munmap(reserved_, kArenaReserve);
+    if (reserved_ != nullptr) munmap(reserved_, reserved_bytes_);
   }
 
   std::shared_ptr<Completion> launch(Launch launch) override {
@@ -137,15 +138,9 @@ class CpuQueue final : public Queue {
 
   void* arena(size_t bytes) override {
     std::lock_guard lock(arena_mutex_);
-    if (reserved_ == nullptr) {
-      void* reserved = mmap(nullptr, kArenaReserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (reserved == MAP_FAILED)
-        throw_error<DeviceError>("[cpu] cannot reserve address space for temporaries: {}", std::strerror(errno));
-      reserved_ = reserved;
-      arena_ = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(reserved), kLargePage));
-    }
+    if (reserved_ == nullptr) reserve_arena(bytes);
     if (bytes > arena_bytes_) {
-      if (bytes > kArenaReserve - kLargePage || mprotect(arena_, bytes, PROT_READ | PROT_WRITE) != 0)
+      if (bytes > reserved_bytes_ - kLargePage || mprotect(arena_, bytes, PROT_READ | PROT_WRITE) != 0)
         throw_error<DeviceError>("[cpu] no memory for {} bytes of temporaries: {}", bytes, std::strerror(errno));
       ask_for_large_pages(arena_, bytes);
       arena_bytes_ = bytes;
@@ -215,9 +210,30 @@ class CpuQueue final : public Queue {
       times->begins.emplace_back(program.steps.size());
       times->seconds.emplace_back(program.steps.size());
     }
+    try {
+      run_steps(launch, times);
+    } catch (...) {
+      try {
+        background_.wait_for_all();
+      } catch (...) {  // the first failure is the one to tell
+      }
+      throw;
+    }
+  }
+
+  void run_steps(const Launch& launch, StepTimes* times) {
+    const Program& program = *launch.program;
     for (size_t first = 0; first < program.steps.size();) {
-      const size_t count = independent_steps(program, launch.addresses, first);
-      if (count == 1) {
+      const bool collective = program.steps[first].collective;
+      const size_t count = collective ? 1 : independent_steps(program, launch.addresses, first);
+      if (collective || !background_.idle()) {
+        for (size_t i = first; i < first + count; ++i)
+          background_.wait_for(accesses_of(program, program.steps[i], launch.addresses));
+      }
+      if (collective) {
+        background_.start(accesses_of(program, program.steps[first], launch.addresses),
+                          [this, &launch, first, times] { run_step(launch, first, times); });
+      } else if (count == 1) {
         run_step(launch, first, times);
       } else {
         threads_.run(static_cast<int64_t>(count),
@@ -225,6 +241,21 @@ class CpuQueue final : public Queue {
       }
       first += count;
     }
+    background_.wait_for_all();
+  }
+
+  // Address space only; less than wanted where the process may not have so much (ulimit -v, valgrind).
+  void reserve_arena(size_t bytes) {
+    for (size_t reserve = kArenaReserve; reserve >= bytes + kLargePage; reserve /= 2) {
+      void* place = mmap(nullptr, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (place == MAP_FAILED) continue;
+      reserved_ = place;
+      reserved_bytes_ = reserve;
+      arena_ = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(place), kLargePage));
+      return;
+    }
+    throw_error<DeviceError>("[cpu] cannot reserve address space for {} bytes of temporaries: {}", bytes,
+                             std::strerror(errno));
   }
 
   // How many steps from `first` on can run at the same time.
@@ -232,6 +263,7 @@ class CpuQueue final : public Queue {
     if (in_flight_ == 1) return 1;
     std::vector<Accesses> group;
     for (size_t i = first; i < std::min(program.steps.size(), first + static_cast<size_t>(in_flight_)); ++i) {
+      if (program.steps[i].collective) break;
       Accesses next = accesses_of(program, program.steps[i], addresses);
       auto waits = [&](const Accesses& earlier) { return must_wait(next, earlier); };
       if (std::any_of(group.begin(), group.end(), waits)) break;
@@ -263,14 +295,15 @@ class CpuQueue final : public Queue {
 
   Device device_;
   ThreadPool threads_;
+  Background background_;
   int in_flight_;  // ops at a time
   std::mutex mutex_, arena_mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool busy_ = false, stop_ = false;
-  void* reserved_ = nullptr;  // address space of kArenaReserve bytes
+  void* reserved_ = nullptr;  // address space
   void* arena_ = nullptr;     // in it, at a multiple of kLargePage
-  size_t arena_bytes_ = 0;
+  size_t arena_bytes_ = 0, reserved_bytes_ = 0;
   std::thread worker_;
 };
 

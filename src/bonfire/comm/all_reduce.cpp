@@ -1,0 +1,138 @@
+#include "bonfire/comm/all_reduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "bonfire/base/error.h"
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::comm {
+namespace {
+
+struct Channels {
+  std::mutex mutex;
+  std::map<int, Channel> open;
+  int next = 0;
+};
+
+Channels& channels() {
+  static Channels& instance = *new Channels;  // never destroyed: plans of static objects may outlive it
+  return instance;
+}
+
+OutputSpecs infer_all_reduce(const InferContext& context) {
+  OutputSpecs outputs;
+  for (const TensorSpec* input : context.inputs) {
+    if (input->dtype != context.input(0).dtype)
+      throw_error<ShapeError>("[all_reduce] the operands are {}; expected one dtype", describe_inputs(context));
+    outputs.push_back(*input);
+  }
+  return outputs;
+}
+
+// Operands that the group reduces in one call.
+struct Stretch {
+  std::byte* begin;
+  std::byte* end;
+};
+
+class AllReduceKernel final : public Kernel {
+ public:
+  AllReduceKernel(const GraphNode& node)
+      : channel_(static_cast<int>(node.attributes.integer("channel"))),
+        reduce_(static_cast<Reduce>(node.attributes.integer("reduce"))),
+        dtype_(node.outputs[0].dtype) {
+    for (const TensorSpec& output : node.outputs) bytes_.push_back(output.bytes());
+  }
+
+  void run(const Run& run) override {
+    const Channel& channel = channel_at(channel_);
+    for (size_t i = 0; i < bytes_.size(); ++i)
+      if (run.outputs[i] != run.inputs[i]) std::memcpy(run.outputs[i], run.inputs[i], bytes_[i]);
+    for (const Stretch& stretch : stretches(channel, run))
+      channel.group->all_reduce(
+          {stretch.begin, static_cast<size_t>(stretch.end - stretch.begin) / size_of(dtype_), dtype_}, reduce_);
+  }
+
+ private:
+  // Only inside the channel's memory do neighbours belong together: what lies between other operands is not ours. The
+  // order and the gaps there are the same on all ranks.
+  std::vector<Stretch> stretches(const Channel& channel, const Run& run) const {
+    constexpr std::ptrdiff_t kGap = 64;  // bytes: variables side by side are aligned so
+    std::vector<Stretch> list;
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      auto* begin = run.output<std::byte>(i);
+      list.push_back({begin, begin + bytes_[i]});
+    }
+    const std::byte *first = channel.memory.get(), *last = first + channel.bytes;
+    auto inside = [&](const Stretch& one) {
+      return std::greater_equal<>()(one.begin, first) && std::less_equal<>()(one.end, last);
+    };
+    if (first == nullptr || !std::all_of(list.begin(), list.end(), inside)) return list;
+    std::sort(list.begin(), list.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+    std::vector<Stretch> merged;
+    for (const Stretch& one : list) {
+      if (!merged.empty() && one.begin - merged.back().end < kGap) {
+        merged.back().end = one.end;
+      } else {
+        merged.push_back(one);
+      }
+    }
+    return merged;
+  }
+
+  int channel_;
+  Reduce reduce_;
+  DType dtype_;
+  std::vector<size_t> bytes_;
+};
+
+std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
+  Candidate candidate = row_major_candidate(request, "group");
+  for (size_t i = 0; i < request.node.inputs.size(); ++i) {
+    if (request.arriving[i].block == 0) candidate.input_layouts[i] = candidate.output_layouts[i] = request.arriving[i];
+    candidate.in_place.emplace_back(static_cast<int>(i), static_cast<int>(i));
+  }
+  candidate.build = [&node = request.node] { return std::make_unique<AllReduceKernel>(node); };
+  return {std::move(candidate)};
+}
+
+const bool registered = register_kernel("all_reduce", DeviceType::cpu, all_reduce_candidates);
+
+}  // namespace
+
+int open_channel(Channel channel) {
+  std::lock_guard lock(channels().mutex);
+  channels().open.emplace(channels().next, std::move(channel));
+  return channels().next++;
+}
+
+void close_channel(int number) {
+  std::lock_guard lock(channels().mutex);
+  channels().open.erase(number);
+}
+
+const Channel& channel_at(int number) {
+  std::lock_guard lock(channels().mutex);
+  auto found = channels().open.find(number);
+  if (found == channels().open.end())
+    throw_error<CommError>("[comm] channel {} is closed: the job has been left, and its steps cannot run", number);
+  return found->second;
+}
+
+const Op& all_reduce_op() {
+  static const Op& op = register_op({.name = "all_reduce",
+                                     .infer = infer_all_reduce,
+                                     .traits = Trait::collective | Trait::stateful,
+                                     .amp = AmpRule::full});
+  return op;
+}
+
+Tensor all_reduce(const Tensor& value, Reduce reduce, int channel) {
+  return trace_op(all_reduce_op(), {value}, {{"reduce", static_cast<int>(reduce)}, {"channel", channel}});
+}
+
+}  // namespace bonfire::comm

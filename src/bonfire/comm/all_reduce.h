@@ -1,0 +1,33 @@
+#pragma once
+// all_reduce as an op: a node like any other, which passes see, merge and move.
+//
+//   int channel = comm::open_channel({.group = group});
+//   gradient = comm::all_reduce(gradient, comm::Reduce::mean, channel);
+//
+// A node has any number of operands, of one dtype; each is replaced by its reduction over the ranks of the channel's
+// group. Every rank must trace the same nodes in the same order.
+
+#include <memory>
+
+#include "bonfire/comm/group.h"
+#include "bonfire/graph/graph.h"
+
+namespace bonfire::comm {
+
+// A group that belongs to nodes: only the thread that runs them calls it. Operands that lie side by side in `memory`
+// (from group->buffer) are reduced in one call, the bytes between them too.
+struct Channel {
+  std::shared_ptr<Group> group;
+  Buffer memory = nullptr;
+  size_t bytes = 0;  // of the memory
+};
+
+int open_channel(Channel channel);      // its number, for attributes of nodes
+void close_channel(int number);         // nodes that still use it fail
+const Channel& channel_at(int number);  // CommError when it is closed
+
+Tensor all_reduce(const Tensor& value, Reduce reduce, int channel);
+
+const Op& all_reduce_op();  // attributes: reduce, channel
+
+}  // namespace bonfire::comm

@@ -1,0 +1,196 @@
+#include "bonfire/parallel/fleet.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "bonfire/autodiff/backward.h"
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/base/error.h"
+#include "bonfire/base/hash.h"
+#include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/gloo/gloo_group.h"
+#include "bonfire/comm/mpi/mpi_group.h"
+#include "bonfire/comm/rendezvous.h"
+#include "bonfire/comm/shm/shm_group.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/passes/pass.h"
+
+namespace bonfire::fleet {
+namespace {
+
+// What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
+struct Job {
+  comm::Rendezvous rendezvous;         // keeps the store while the job lives
+  std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
+  int channel = -1;                    // of the all-reduces of gradients
+  std::set<const VariableState*> parameters;
+};
+
+std::unique_ptr<Job>& job() {
+  thread_local std::unique_ptr<Job> instance;
+  return instance;
+}
+
+Job& joined(const char* what) {
+  if (!job()) throw_error<ConfigError>("[fleet] {} comes before fleet::init()", what);
+  return *job();
+}
+
+std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, const Options& options) {
+  const comm::Environment& self = rendezvous.environment;
+  comm::Membership membership{
+      .rank = self.rank,
+      .size = self.world,
+      .store = rendezvous.store,
+      .name = "fleet",
+      .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * options.collective_timeout))};
+  auto own = std::find_if(rendezvous.peers.begin(), rendezvous.peers.end(),
+                          [&](const comm::Peer& peer) { return peer.rank == self.rank; });
+  BONFIRE_CHECK(own != rendezvous.peers.end());
+  bool one_host = std::all_of(rendezvous.peers.begin(), rendezvous.peers.end(),
+                              [&](const comm::Peer& peer) { return peer.machine == own->machine; });
+  std::string backend = options.backend == "auto" ? (one_host ? "shm" : "gloo") : options.backend;
+  if (backend == "shm") {
+    if (!one_host)
+      throw_error<ConfigError>("[fleet] backend shm is for ranks of one host; use gloo or mpi across hosts");
+    return comm::shm_group(membership);
+  }
+  if (backend == "gloo") return comm::gloo_group(membership, {.address = own->address});
+  if (backend == "mpi") return comm::mpi_group({.timeout = membership.timeout});
+  throw_error<ConfigError>("[fleet] there is no backend '{}'; there are auto, shm, gloo and mpi", backend);
+}
+
+// The mean over ranks of what this backward pass has written. Named by module, so that a layer's weight and bias stay
+// together.
+void reduce_gradients(std::span<const Variable> written) {
+  Job& self = *job();
+  NoGrad no_grad;
+  for (const Variable& parameter : written) {
+    if (!self.parameters.contains(&parameter.state())) continue;
+    const std::string& name = parameter.name();
+    size_t dot = name.rfind('.');
+    PathScope path(dot == std::string::npos ? std::string_view("parameters") : std::string_view(name).substr(0, dot));
+    Variable gradient = parameter.grad_variable();
+    gradient.assign(comm::all_reduce(gradient.value(), comm::Reduce::mean, self.channel));
+  }
+}
+
+// 64 bits that differ when name, shape or type do.
+int64_t fingerprint(const std::string& name, const Variable& variable) {
+  base::Hash128 hash;
+  hash.mix(std::string_view(name));
+  hash.mix(static_cast<uint64_t>(variable.dtype()));
+  for (int64_t extent : variable.shape()) hash.mix(static_cast<uint64_t>(extent));
+  return static_cast<int64_t>(hash.low);
+}
+
+// Every rank learns of the first difference, and says the same.
+void require_same_model(comm::Group& group, const nn::StateDict& variables) {
+  auto size = static_cast<size_t>(group.size());
+  std::vector<int64_t> own{static_cast<int64_t>(variables.size())};
+  std::vector<int64_t> counts(size);
+  group.all_gather({own.data(), 1, DType::i64}, {counts.data(), size, DType::i64});
+  for (size_t r = 0; r < size; ++r)
+    if (counts[r] != counts[0])
+      throw_error<CommError>(
+          "[fleet] the model of rank 0 has {} parameters and buffers, that of rank {} has {}; all ranks "
+          "must make the same model",
+          counts[0], r, counts[r]);
+  own.clear();
+  for (const auto& [name, variable] : variables) own.push_back(fingerprint(name, variable));
+  std::vector<int64_t> all(size * own.size());
+  group.all_gather({own.data(), own.size(), DType::i64}, {all.data(), all.size(), DType::i64});
+  for (size_t i = 0; i < own.size(); ++i)
+    for (size_t r = 0; r < size; ++r)
+      if (all[r * own.size() + i] != all[i])
+        throw_error<CommError>(
+            "[fleet] parameter {} of the model is '{}' {} here (rank {}), and another one on rank {}; all ranks must "
+            "make "
+            "the same model",
+            i, variables[i].name, to_string(variables[i].variable.spec()), group.rank(),
+            static_cast<size_t>(group.rank()) == r ? 0 : r);
+}
+
+void broadcast(comm::Group& group, const Variable& variable) {
+  std::vector<std::byte> bytes = variable.save();
+  group.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
+  if (group.rank() != 0) variable.load(bytes);
+}
+
+}  // namespace
+
+void init(int argc, char** argv, const Options& options) {
+  comm::Environment self = comm::read_environment({argv, argv + argc});
+  bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
+  if (!chosen && self.local_world > 1) cpu::set_cpu_threads(self.threads());
+  comm::Rendezvous rendezvous = comm::meet(self);
+  if (rendezvous.store == nullptr) return join(nullptr);
+  std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
+  join(std::move(group));
+  job()->rendezvous = std::move(rendezvous);
+}
+
+void init(const Options& options) { init(0, nullptr, options); }
+
+void join(std::shared_ptr<comm::Group> group) {
+  leave();
+  job() = std::make_unique<Job>();
+  job()->group = std::move(group);
+  if (job()->group != nullptr && job()->group->size() > 1) {
+    job()->channel = comm::open_channel({.group = job()->group->split(0)});
+    autodiff::set_after_backward(reduce_gradients);
+  }
+}
+
+void leave() {
+  if (!job()) return;
+  synchronize();
+  autodiff::set_after_backward({});
+  if (job()->channel >= 0) {
+    job()->group->barrier();  // a peer may still be reading
+    comm::close_channel(job()->channel);
+  }
+  job().reset();
+}
+
+int rank() { return job() && job()->group ? job()->group->rank() : 0; }
+int world_size() { return job() && job()->group ? job()->group->size() : 1; }
+
+comm::Group& group() {
+  Job& self = joined("fleet::group()");
+  if (!self.group) throw_error<ConfigError>("[fleet] this process is alone: it has no group; see docs/launch.md");
+  return *self.group;
+}
+
+namespace detail {
+
+void distribute_model(const nn::Module& model) {
+  Job& self = joined("distributed_model");
+  if (self.channel < 0) return;
+  nn::StateDict variables = model.state_dict();
+  require_same_model(*self.group, variables);
+  for (const auto& [name, variable] : variables) broadcast(*self.group, variable);
+  for (const Parameter& parameter : model.parameters()) self.parameters.insert(&parameter.state());
+}
+
+void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy) {
+  Job& self = joined("distributed_optimizer");
+  passes::Options& options = passes::current_options();
+  options.fuse_all_reduce_ops = strategy.fuse_all_reduce_ops;
+  options.all_reduce_bytes =
+      strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;
+  options.all_reduce_layers = strategy.fuse_parameter_groups_size;
+  if (self.channel < 0) return;
+  std::vector<Variable> gradients;  // last parameter first, as the optimizer has laid them out: that is how they appear
+  for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
+  std::reverse(gradients.begin(), gradients.end());
+  size_t bytes = contiguous_bytes(gradients);
+  comm::Buffer memory = self.group->buffer(bytes);
+  make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
+  comm::close_channel(self.channel);
+  self.channel = comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes});
+}
+
+}  // namespace detail
+}  // namespace bonfire::fleet

@@ -1,0 +1,61 @@
+#pragma once
+// fleet: the same program on one device, on all devices of a host and on many hosts.
+//
+//   fleet::init(argc, argv);                                     // who this process is: docs/launch.md
+//   auto model = fleet::distributed_model(models::mnist_cnn());  // everyone begins with rank 0's weights
+//   auto optimizer = fleet::distributed_optimizer(optim::Momentum(model.parameters(), {.lr = 0.1}));
+//   ...
+//   loss.backward();      // gradients become their mean over the ranks, while the rest of the pass still runs
+//   optimizer.step();
+//
+// A process that nobody started as a rank is rank 0 of 1, and nothing is communicated. Both wrappers may be called in
+// either order; each returns what it was given.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bonfire/comm/group.h"
+#include "bonfire/nn/module.h"
+#include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/strategy.h"
+
+namespace bonfire::fleet {
+
+struct Options {
+  std::string backend = "auto";     // auto, shm (one host), gloo, mpi
+  double collective_timeout = 300;  // seconds
+};
+
+// A collective call of all ranks. ConfigError for an environment or option that cannot be, CommError and TimeoutError
+// name ranks that cannot be reached or never came.
+void init(int argc, char** argv, const Options& options = {});
+void init(const Options& options = {});
+void join(std::shared_ptr<comm::Group> group);  // for groups made by hand, and for threads that are ranks
+void leave();                                   // this thread is rank 0 of 1 again; waits for what is running
+
+int rank();
+int world_size();
+comm::Group& group();  // for collectives of the program's own, between steps
+
+namespace detail {
+void distribute_model(const nn::Module& model);
+void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);
+}  // namespace detail
+
+// Gives every rank rank 0's parameters and buffers, and from now on averages the gradients of its parameters over the
+// ranks at the end of each backward(). CommError names the first parameter that differs in name, shape or type.
+template <class Model>
+Model distributed_model(Model model) {
+  detail::distribute_model(model);
+  return model;
+}
+
+// Puts the gradients where they are reduced without being copied, and sets how all-reduces are merged.
+template <class Optimizer>
+Optimizer distributed_optimizer(Optimizer optimizer, const DistributedStrategy& strategy = {}) {
+  detail::distribute_optimizer(optimizer, strategy);
+  return optimizer;
+}
+
+}  // namespace bonfire::fleet

@@ -1,0 +1,121 @@
+#include "bonfire/passes/bucket_all_reduce.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "bonfire/comm/all_reduce.h"
+
+namespace bonfire::passes {
+namespace {
+
+using Places = std::unordered_map<const GraphNode*, int>;
+
+Places places_of(const Graph& graph) {
+  Places places;
+  for (const GraphNode& node : graph.nodes()) places.emplace(&node, static_cast<int>(places.size()));
+  return places;
+}
+
+struct Reduction {
+  GraphNode* node;
+  int made;        // place of the operand made last
+  int first_used;  // place of the first node that reads a result
+  int64_t bytes;
+};
+
+struct Bucket {
+  std::vector<Reduction> members;
+  int64_t bytes = 0, layers = 0;
+  int made = -1, first_used = 0;
+  GraphNode* before = nullptr;  // where the merged node goes; null: at the end
+
+  bool takes(const Reduction& next, int64_t most_bytes, int64_t most_layers) const {
+    const GraphNode& last = *members.back().node;
+    bool alike = last.attributes == next.node->attributes && last.device() == next.node->device() &&
+                 last.outputs[0].dtype == next.node->outputs[0].dtype;
+    bool in_time = next.made < first_used && made < next.first_used;
+    bool same_layer = last.path == next.node->path;
+    bool fits = bytes + next.bytes <= most_bytes && layers < most_layers;
+    return alike && in_time && (same_layer || fits);
+  }
+
+  void add(const Reduction& next) {
+    layers += members.empty() || members.back().node->path != next.node->path ? 1 : 0;
+    first_used = members.empty() ? next.first_used : std::min(first_used, next.first_used);
+    bytes += next.bytes;
+    made = std::max(made, next.made);
+    members.push_back(next);
+  }
+};
+
+class BucketAllReduce final : public Pass {
+ public:
+  std::string_view name() const override { return "bucket_all_reduce"; }
+
+  void run(Graph& graph, const Options& options) const override {
+    std::vector<Reduction> reductions = find(graph);
+    if (reductions.empty()) return;
+    int64_t total = 0;
+    for (const Reduction& one : reductions) total += one.bytes;
+    const int64_t most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : total / 10;
+    std::vector<Bucket> buckets;
+    for (const Reduction& next : reductions) {
+      bool joins = options.fuse_all_reduce_ops && !buckets.empty() &&
+                   buckets.back().takes(next, most_bytes, options.all_reduce_layers);
+      if (!joins) buckets.emplace_back();
+      buckets.back().add(next);
+    }
+    std::vector<GraphNode*> order;  // places are into it
+    for (GraphNode& node : graph.nodes()) order.push_back(&node);
+    for (Bucket& bucket : buckets) bucket.before = node_behind(order, bucket.made);
+    for (const Bucket& bucket : buckets) merge(graph, bucket);
+  }
+
+ private:
+  // In the order in which their operands are made.
+  static std::vector<Reduction> find(Graph& graph) {
+    Places places = places_of(graph);
+    Uses uses(graph);
+    std::vector<Reduction> found;
+    for (GraphNode& node : graph.nodes()) {
+      if (node.op != &comm::all_reduce_op()) continue;
+      Reduction one{&node, -1, static_cast<int>(places.size()), 0};
+      for (const GraphValue& input : node.inputs) one.made = std::max(one.made, places.at(input.node));
+      for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
+        one.bytes += static_cast<int64_t>(node.outputs[static_cast<size_t>(i)].bytes());
+        for (const GraphNode* user : uses.nodes({&node, i})) one.first_used = std::min(one.first_used, places.at(user));
+      }
+      found.push_back(one);
+    }
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.made < b.made; });
+    return found;
+  }
+
+  // The first node behind that place which stays: inputs stand together in front, and all-reduces go away.
+  static GraphNode* node_behind(const std::vector<GraphNode*>& order, int place) {
+    for (auto i = static_cast<size_t>(place) + 1; i < order.size(); ++i)
+      if (!order[i]->is_input() && order[i]->op != &comm::all_reduce_op()) return order[i];
+    return nullptr;
+  }
+
+  static void merge(Graph& graph, const Bucket& bucket) {
+    const GraphNode& first = *bucket.members.front().node;
+    std::vector<GraphValue> operands;
+    for (const Reduction& member : bucket.members)
+      operands.insert(operands.end(), member.node->inputs.begin(), member.node->inputs.end());
+    GraphNode* merged = graph.add(comm::all_reduce_op(), std::move(operands), first.attributes, bucket.before);
+    merged->path = bucket.layers == 1 ? first.path : "";
+    int output = 0;
+    for (const Reduction& member : bucket.members) {
+      for (int i = 0; i < static_cast<int>(member.node->outputs.size()); ++i)
+        graph.replace_uses({member.node, i}, {merged, output++});
+      graph.erase(member.node);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> bucket_all_reduce() { return std::make_unique<BucketAllReduce>(); }
+
+}  // namespace bonfire::passes

@@ -1,0 +1,157 @@
+// Data parallel over threads as ranks: each traces, plans and runs on a device of its own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "bonfire/base/random.h"
+#include "bonfire/bonfire.h"
+#include "bonfire/comm/local/local_group.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/runtime/plan.h"
+#include "bonfire/runtime/plan_cache.h"
+
+namespace bonfire {
+namespace {
+
+constexpr int64_t kBatch = 16, kSteps = 50;
+
+class SmoothNet : public nn::Callable<SmoothNet> {
+ public:
+  SmoothNet() : Callable("SmoothNet") {}
+  Tensor forward(const Tensor& x) const {  // [N, 1, 12, 12]
+    Tensor y = avg_pool2d(tanh(conv1_(x)), {.kernel = {2}});
+    y = avg_pool2d(tanh(conv2_(y)), {.kernel = {2}});
+    return fc_(flatten(y, 1));
+  }
+
+ private:
+  nn::Conv2d conv1_ = register_module("conv1", nn::Conv2d({.in = 1, .out = 8, .kernel = {3}, .padding = {1}}));
+  nn::Conv2d conv2_ = register_module("conv2", nn::Conv2d({.in = 8, .out = 16, .kernel = {3}, .padding = {1}}));
+  nn::Linear fc_ = register_module("fc", nn::Linear({.in = 144, .out = 10}));
+};
+
+// Samples [first, first + count) of a step's batch.
+Tensor images(int64_t step, int64_t first, int64_t count, Device device) {
+  std::vector<float> pixels(static_cast<size_t>(count) * 144);
+  for (size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = normal_at(3, static_cast<uint64_t>(step), static_cast<size_t>(first) * 144 + i);
+  return Tensor::from<float>(pixels, {count, 1, 12, 12}, device);
+}
+
+Tensor labels(int64_t step, int64_t first, int64_t count, Device device) {
+  std::vector<int64_t> classes(static_cast<size_t>(count));
+  for (size_t i = 0; i < classes.size(); ++i) classes[i] = (7 * step + 3 * (first + static_cast<int64_t>(i))) % 10;
+  return Tensor::from<int64_t>(classes, {count}, device);
+}
+
+struct Course {
+  std::vector<double> losses;  // of this rank's samples, each step
+  std::vector<float> weights;  // of the last layer, at the end
+};
+
+// One rank's training; `share` samples of each batch are its own.
+Course train(Device device, int64_t share, const DistributedStrategy& strategy) {
+  manual_seed(static_cast<uint64_t>(5 + fleet::rank()));  // only rank 0's weights count
+  SmoothNet plain;
+  plain.to(device);
+  SmoothNet model = fleet::distributed_model(plain);
+  auto optimizer =
+      fleet::distributed_optimizer(optim::Momentum(model.parameters(), {.lr = 0.05, .momentum = 0.9}), strategy);
+  Course course;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    int64_t first = share * fleet::rank();
+    Tensor loss = cross_entropy(model(images(step, first, share, device)), labels(step, first, share, device));
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    course.losses.push_back(loss.item());
+  }
+  std::vector<std::byte> bytes = model.parameters().back().save();
+  course.weights.resize(bytes.size() / sizeof(float));
+  std::memcpy(course.weights.data(), bytes.data(), bytes.size());
+  return course;
+}
+
+std::vector<Course> train_on(int ranks, const DistributedStrategy& strategy) {
+  auto groups = comm::local_groups(ranks, {.timeout = std::chrono::seconds(60)});
+  std::vector<Course> courses(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      fleet::join(groups[static_cast<size_t>(r)]);
+      courses[static_cast<size_t>(r)] = train({DeviceType::cpu, static_cast<int16_t>(r)}, kBatch / ranks, strategy);
+      fleet::leave();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return courses;
+}
+
+void expect_same_training(int ranks, const DistributedStrategy& strategy) {
+  std::vector<Course> whole = train_on(1, {}), parts = train_on(ranks, strategy);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    double mean = 0;
+    for (const Course& part : parts) mean += part.losses[static_cast<size_t>(step)] / ranks;
+    double expected = whole[0].losses[static_cast<size_t>(step)];
+    ASSERT_NEAR(mean, expected, 1e-5 * std::abs(expected)) << "step " << step << ", " << ranks << " ranks";
+  }
+  for (const Course& part : parts) EXPECT_EQ(part.weights, parts[0].weights);  // the same bits everywhere
+}
+
+TEST(DataParallel, RanksTrainAsOneWouldOnTheWholeBatch) {
+  for (int ranks : {2, 4}) expect_same_training(ranks, {});
+}
+
+TEST(DataParallel, WithoutMergingTheResultIsTheSame) { expect_same_training(2, {.fuse_all_reduce_ops = false}); }
+
+TEST(DataParallel, GradientsAreMadeWhereTheyAreReduced) {
+  train_on(2, {});
+  int seen = 0;
+  for (const auto& plan : runtime::cached_plans())
+    for (const runtime::PlanProgram& program : plan->programs)
+      for (const ProgramStep& step : program.program->steps) {
+        if (!step.collective) continue;
+        ++seen;
+        EXPECT_EQ(step.inputs, step.outputs);
+        for (int position : step.outputs)
+          EXPECT_EQ(program.locations[static_cast<size_t>(position)].source, runtime::Source::variable);
+      }
+  EXPECT_GT(seen, 0);
+}
+
+TEST(DataParallel, ModelsThatDifferAreNamed) {
+  auto groups = comm::local_groups(2, {.timeout = std::chrono::seconds(60)});
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r)
+    threads.emplace_back([&, r] {
+      fleet::join(groups[static_cast<size_t>(r)]);
+      try {
+        fleet::distributed_model(nn::Linear({.in = 4, .out = 3 + r}));
+      } catch (const CommError& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+      fleet::leave();
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(
+      errors[0],
+      "[fleet] parameter 0 of the model is 'weight' f32 [3, 4] cpu:0 here (rank 0), and another one on rank 1; all "
+      "ranks must make the same model");
+  EXPECT_EQ(
+      errors[1],
+      "[fleet] parameter 0 of the model is 'weight' f32 [4, 4] cpu:0 here (rank 1), and another one on rank 0; all "
+      "ranks must make the same model");
+}
+
+TEST(DataParallel, APlainProcessIsRankZeroOfOne) {
+  fleet::join(nullptr);
+  EXPECT_EQ(fleet::rank(), 0);
+  EXPECT_EQ(fleet::world_size(), 1);
+  EXPECT_THROW(fleet::group(), ConfigError);
+  fleet::leave();
+}
+
+}  // namespace
+}  // namespace bonfire

@@ -1,0 +1,81 @@
+#include "bonfire/passes/bucket_all_reduce.h"
+
+#include <gtest/gtest.h>
+
+#include "bonfire/comm/all_reduce.h"
+#include "tests/passes/hand_made.h"
+
+namespace bonfire::passes {
+namespace {
+
+// Three gradients made one after the other, all of them reduced at the end: 400, 40 and 400 bytes.
+struct Backward {
+  Graph graph;
+  std::vector<GraphValue> results;
+
+  Backward() {
+    std::vector<GraphValue> made, variables;
+    for (int64_t count : {100, 10, 100}) {
+      variables.push_back(variable(graph, {count}));
+      made.push_back(apply(graph, "exp", {feed(graph, {count})}));
+    }
+    const char* paths[] = {"fc", "fc", "conv"};
+    for (size_t i = 0; i < made.size(); ++i) {
+      GraphNode* node = graph.add(comm::all_reduce_op(), {made[i]}, {{"reduce", 1}, {"channel", 0}});
+      node->path = paths[i];
+      graph.assignments.push_back({variables[i].node, {node, 0}});
+    }
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> list;
+    for (const GraphNode& node : graph.nodes())
+      if (!node.is_input()) list.emplace_back(node.name());
+    return list;
+  }
+};
+
+using Names = std::vector<std::string>;
+
+TEST(BucketAllReduce, StandsWhereItsOperandIsMade) {
+  Backward step;
+  bucket_all_reduce()->run(step.graph, {.fuse_all_reduce_ops = false});
+  verify(step.graph, "bucket_all_reduce");
+  EXPECT_EQ(step.names(), (Names{"exp", "all_reduce", "exp", "all_reduce", "exp", "all_reduce"}));
+}
+
+TEST(BucketAllReduce, MergesUpToTheBytesAskedFor) {
+  Backward step;
+  bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 1000});
+  verify(step.graph, "bucket_all_reduce");
+  EXPECT_EQ(step.names(), (Names{"exp", "exp", "exp", "all_reduce"}));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step.graph.assignments[static_cast<size_t>(i)].value.index, i);
+}
+
+TEST(BucketAllReduce, ALayerIsNeverParted) {
+  Backward step;
+  bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 410});
+  verify(step.graph, "bucket_all_reduce");
+  EXPECT_EQ(step.names(), (Names{"exp", "exp", "all_reduce", "exp", "all_reduce"}));
+}
+
+TEST(BucketAllReduce, CountsLayers) {
+  Backward step;
+  bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 1000, .all_reduce_layers = 1});
+  EXPECT_EQ(step.names(), (Names{"exp", "exp", "all_reduce", "exp", "all_reduce"}));
+}
+
+TEST(BucketAllReduce, AResultThatIsReadMeanwhileIsNotHeldBack) {
+  Backward step;
+  GraphNode* first = step.graph.assignments[0].value.node;
+  GraphNode* last_made = step.graph.assignments[2].value.node->inputs[0].node;
+  GraphNode* reader = step.graph.add(find_op("exp"), {{first, 0}}, {}, last_made);
+  step.graph.move_before(first, reader);
+  step.graph.outputs = {{reader, 0}};
+  bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 1000});
+  verify(step.graph, "bucket_all_reduce");
+  EXPECT_EQ(count(step.graph, "all_reduce"), 2);
+}
+
+}  // namespace
+}  // namespace bonfire::passes
