@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <future>
+#include <stdexcept>
 #include <thread>
 
 #include "bonfire/comm/network.h"
@@ -50,9 +51,9 @@ struct SilentListener {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    ::bind(socket, reinterpret_cast<sockaddr*>(&address), size);
-    ::listen(socket, 8);
-    ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(socket, generic, size) != 0 || ::listen(socket, 8) != 0) throw std::runtime_error("cannot listen");
+    ::getsockname(socket, generic, &size);
     port = ntohs(address.sin_port);
   }
   ~SilentListener() { ::close(socket); }

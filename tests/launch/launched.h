@@ -24,9 +24,9 @@ inline Words joined(Words words, const Words& more) {
 }
 
 // No variable of the caller's own job may leak into that of the test.
-inline ChildProcess::Variables clean(ChildProcess::Variables more = {}) {
+inline ChildProcess::Variables clean(const ChildProcess::Variables& more = {}) {
   ChildProcess::Variables variables{{"RANK", ""}, {"WORLD_SIZE", ""}, {"OMP_NUM_THREADS", ""}, {"BONFIRE_TOKEN", ""}};
-  for (auto& [name, value] : more) {
+  for (const auto& [name, value] : more) {
     for (auto& [old, old_value] : variables)
       if (old == name) old_value = value;
     variables.emplace_back(name, value);

@@ -1,6 +1,7 @@
 #include "tests/support/child_process.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +21,7 @@ std::vector<std::string> environment_with(const ChildProcess::Variables& changes
     if (!changed) all.push_back(text);
   }
   for (const auto& [name, value] : changes)
-    if (!value.empty()) all.push_back(name + "=" + value);
+    if (!value.empty()) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 

@@ -232,7 +232,7 @@ class Launcher {
       if (std::none_of(set.begin(), set.end(), [&](auto& pair) { return text.starts_with(pair.first + "="); }))
         all.push_back(text);
     }
-    for (const auto& [name, value] : set) all.push_back(name + "=" + value);
+    for (const auto& [name, value] : set) all.push_back(fmt::format("{}={}", name, value));
     return all;
   }
 
