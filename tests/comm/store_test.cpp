@@ -239,7 +239,7 @@ TEST(StoreProcess, AKilledServerEndsEveryWait) {
 
 TEST(StoreProcess, AFrozenServerEndsEveryWait) {
   ServerProgram server;
-  auto store = connect_store({.port = server.port, .token = "secret", .silence = 400ms});
+  auto store = connect_store({.port = server.port, .token = "secret", .silence = 2s});
   store->set("key", "value");
   server.signal(SIGSTOP);
   EXPECT_ERROR(store->get("never", 60s), CommError, "is gone");

@@ -128,12 +128,12 @@ TEST(LaunchNodes, MustHaveTheSameProgram) {
 TEST(LaunchNodes, ALostNodeIsNamedAndEndsTheJob) {
   int port = free_port();
   Words rank{"meet", "30", "spawn", "sleep", "60"};
-  LaunchedNode zero(0, port, {"--max_restarts", "1", "--node_timeout", "2"}, rank), one(1, port, {}, rank);
+  LaunchedNode zero(0, port, {"--max_restarts", "1", "--node_timeout", "3"}, rank), one(1, port, {}, rank);
   std::vector<int> processes = zero.processes(1);
   one.processes(1);
   one.signal(SIGKILL);
   EXPECT_EQ(zero.wait(), 1);
-  expect_mentions(zero.output(), {"node 1 (", ") is lost: its launcher has said nothing for 2 s"});
+  expect_mentions(zero.output(), {"node 1 (", ") is lost: its launcher has said nothing for 3 s"});
   for (int process : processes) EXPECT_FALSE(is_there(process));
 }
 

@@ -4,6 +4,8 @@
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+
 #include "bonfire/base/error.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/store.grpc.pb.h"
@@ -56,7 +58,8 @@ class GrpcStore final : public Store {
     Route route = reach(options.host, options.port, options.connect_timeout);
     std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
         target_of(route.remote, options.port), grpc::InsecureChannelCredentials(), channel_arguments(options.silence));
-    if (!channel->WaitForConnected(std::min(end, std::chrono::system_clock::now() + milliseconds(10'000))))
+    const auto now = std::chrono::system_clock::now();  // a busy host may take a while to answer
+    if (!channel->WaitForConnected(std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000))))
       throw_error<CommError>(
           "[store] {} answers, but it is not a store of Bonfire's; another program has this port (torchrun's agent "
           "keeps MASTER_PORT for itself: BONFIRE_STORE_PORT names another)",
