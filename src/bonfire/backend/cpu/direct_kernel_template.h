@@ -21,36 +21,17 @@ struct DirectTemplate {
 
   [[gnu::always_inline]] static Vector load(const float* from) { return G::template load<Vector>(from); }
 
-  [[gnu::always_inline]] static Vector load_part(const float* from, int count) {
-    float part[kLanes] = {};
-    for (int i = 0; i < count; ++i) part[i] = from[i];
-    return load(part);
-  }
-
-  [[gnu::always_inline]] static void store_part(float* to, int count, const Vector& value) {
-    float part[kLanes];
-    G::store(part, value);
-    const float* from = part;
-#pragma GCC unroll 4
-    for (int size = 8; size > 0; size /= 2)
-      if (size < kLanes && count & size) {
-        __builtin_memcpy(to, from, size * sizeof(float));
-        from += size;
-        to += size;
-      }
-  }
-
   // One vector of results, the first `count` of whose channels exist.
   [[gnu::always_inline]] static void finish(const DirectResult& r, int64_t at, int count, Vector value,
                                             const Vector& bias) {
     value += bias;
     const bool whole = count >= kLanes;
-    if (r.residual) value += whole ? load(r.residual + at) : load_part(r.residual + at, count);
+    if (r.residual) value += whole ? load(r.residual + at) : G::load_part(r.residual + at, count);
     if (r.relu) value = value < 0.0F ? Vector{} : value;  // NaN passes through
     if (whole)
       G::store(r.out + at, value);
     else
-      store_part(r.out + at, count, value);
+      G::store_part(r.out + at, count, value);
   }
 
   struct Dense {

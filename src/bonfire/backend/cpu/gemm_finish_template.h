@@ -106,7 +106,7 @@ struct GemmFinish {
         return Isa::load_start(from, count);
       } else {
         Out part[kLanes] = {};
-        copy_start(from, count, part);
+        G::copy_start(from, count, part);
         return G::template load<Vector>(part);
       }
     }
@@ -117,7 +117,7 @@ struct GemmFinish {
       } else {
         Out part[kLanes];
         narrow(part, value);
-        copy_start(part, count, to);
+        G::copy_start(part, count, to);
       }
     }
   };
@@ -172,18 +172,6 @@ struct GemmFinish {
       else
         finish_row<false>(t, r, out + first, residual ? residual + first : nullptr);
     }
-  }
-
-  // The first `count` < kLanes elements.
-  template <class Out>
-  [[gnu::always_inline]] static void copy_start(const Out* from, int count, Out* to) {
-#pragma GCC unroll 4
-    for (int size = 8; size > 0; size /= 2)
-      if (size < kLanes && count & size) {
-        __builtin_memcpy(to, from, size * sizeof(Out));
-        from += size;
-        to += size;
-      }
   }
 
   static void finish(const FinishTile<Scalar>& tile) {

@@ -54,6 +54,30 @@ struct GemmVectors {
     __builtin_memcpy(to, &value, sizeof(V));
   }
 
+  // The first `count` < kLanes elements.
+  template <class Out>
+  [[gnu::always_inline]] static void copy_start(const Out* from, int count, Out* to) {
+#pragma GCC unroll 4
+    for (int size = 8; size > 0; size /= 2)
+      if (size < kLanes && count & size) {
+        __builtin_memcpy(to, from, size * sizeof(Out));
+        from += size;
+        to += size;
+      }
+  }
+
+  // The first `count` numbers, then zeros.
+  [[gnu::always_inline]] static Vector load_part(const Scalar* from, int count) {
+    Scalar part[kLanes] = {};
+    for (int i = 0; i < count; ++i) part[i] = from[i];
+    return load<Vector>(part);
+  }
+  [[gnu::always_inline]] static void store_part(Scalar* to, int count, const Vector& value) {
+    Scalar part[kLanes];
+    store(part, value);
+    copy_start(part, count, to);
+  }
+
   [[gnu::always_inline]] static Scalar widen(Scalar value) { return value; }
   [[gnu::always_inline]] static Scalar widen(uint16_t bits) {
     uint32_t word = static_cast<uint32_t>(bits) << 16;

@@ -18,25 +18,6 @@ struct WinogradTransforms {
 
   [[gnu::always_inline]] static Vector load(const float* from) { return G::template load<Vector>(from); }
 
-  // The first `count` numbers, then zeros.
-  [[gnu::always_inline]] static Vector load_part(const float* from, int count) {
-    float part[kLanes] = {};
-    for (int i = 0; i < count; ++i) part[i] = from[i];
-    return load(part);
-  }
-  [[gnu::always_inline]] static void store_part(float* to, int count, const Vector& value) {
-    float part[kLanes];
-    G::store(part, value);
-    const float* from = part;
-#pragma GCC unroll 4
-    for (int size = 8; size > 0; size /= 2)
-      if (size < kLanes && count & size) {
-        __builtin_memcpy(to, from, size * sizeof(float));
-        from += size;
-        to += size;
-      }
-  }
-
   // Applies a line to columns, then to rows: get(row, column) -> put(row, column, vector).
   template <class Line, class Get, class Put>
   [[gnu::always_inline]] static void transform(const Get& get, const Put& put) {
@@ -93,7 +74,7 @@ struct WinogradTransforms {
     for (int i = at.top; i < at.bottom; ++i)
       for (int j = at.left; j < at.right; ++j) {
         const float* pixel = corner + i * at.row_stride + j * at.pixel_stride;
-        G::store(to + (i * Side + j) * kLanes, count == kLanes ? load(pixel) : load_part(pixel, count));
+        G::store(to + (i * Side + j) * kLanes, count == kLanes ? load(pixel) : G::load_part(pixel, count));
       }
   }
 
@@ -155,12 +136,12 @@ struct WinogradTransforms {
   }
 
   [[gnu::always_inline]] static void finish_pixel(const WinogradResult& r, int64_t at, int count, Vector value) {
-    if (r.residual) value += count == kLanes ? load(r.residual + at) : load_part(r.residual + at, count);
+    if (r.residual) value += count == kLanes ? load(r.residual + at) : G::load_part(r.residual + at, count);
     if (r.relu) value = value < 0.0F ? Vector{} : value;  // NaN passes through
     if (count == kLanes)
       G::store(r.out + at, value);
     else
-      store_part(r.out + at, count, value);
+      G::store_part(r.out + at, count, value);
   }
 
   static void finish_weights(const float* sums, int64_t position_stride, int channels, float* taps,
@@ -174,7 +155,7 @@ struct WinogradTransforms {
             if (count == kLanes)
               G::store(tap, value);
             else
-              store_part(tap, count, value);
+              G::store_part(tap, count, value);
           });
     }
   }
