@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <random>
 #include <thread>
 
 #include "bonfire/base/error.h"
@@ -134,6 +135,29 @@ void name_who_is_gone(const Case& one) {
   expect_all_fine(endings);
 }
 
+// Rank 1 is killed at a random moment of all-reduces that are long enough to be hit in the middle.
+void survive_a_kill(const Case& one) {
+  for (int trial = 0; trial < std::max(2, 10 * stress_rounds()); ++trial) {
+    auto endings = run_ranks(one.backend, one.size, [&](Rank& rank) {
+      std::thread killer;
+      if (rank.rank() == 1)
+        killer = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::microseconds(std::random_device()() % 30'000));
+          ::kill(::getpid(), SIGKILL);
+        });
+      std::vector<float> numbers(300'000);
+      std::string message = thrown<CommError>([&] {
+        for (;;) rank.group->all_reduce({numbers.data(), numbers.size(), DType::f32}, Reduce::mean);
+      });
+      require_text(message, "rank 1");
+      require_text(message, "is gone");
+    });
+    EXPECT_EQ(endings[1], "killed by signal 9");
+    endings[1] = "";
+    expect_all_fine(endings);
+  }
+}
+
 void name_different_calls(const Case& one) {
   auto endings = run_ranks(one.backend, one.size, [](Rank& rank) {
     std::vector<float> numbers(8);
@@ -158,6 +182,7 @@ TEST_P(ShmGroup, KeepsTheContract) { keep_the_contract(GetParam()); }
 TEST_P(ShmGroupFaults, AWaitThatIsTooLongNamesWhoIsLate) { name_who_is_late(GetParam()); }
 TEST_P(ShmGroupFaults, AnAbortReachesAllRanks) { hear_of_an_abort(GetParam()); }
 TEST_P(ShmGroupFaults, ARankThatEndsIsNamed) { name_who_is_gone(GetParam()); }
+TEST_P(ShmGroupFaults, AKillAtAnyMomentIsNoticed) { survive_a_kill(GetParam()); }
 TEST_P(ShmGroupFaults, DifferentCallsAreNamed) { name_different_calls(GetParam()); }
 
 TEST_P(MessageGroup, KeepsTheContract) { keep_the_contract(GetParam()); }
@@ -166,6 +191,10 @@ TEST_P(MessageGroupFaults, AnAbortReachesAllRanks) { hear_of_an_abort(GetParam()
 TEST_P(MessageGroupFaults, ARankThatEndsIsNamed) {
   if (GetParam().backend == Backend::mpi) GTEST_SKIP() << "mpirun ends the whole job";
   name_who_is_gone(GetParam());
+}
+TEST_P(MessageGroupFaults, AKillAtAnyMomentIsNoticed) {
+  if (GetParam().backend == Backend::mpi) GTEST_SKIP() << "mpirun ends the whole job";
+  survive_a_kill(GetParam());
 }
 
 std::vector<Case> cases_of(std::initializer_list<Backend> backends, std::vector<int> sizes) {

@@ -261,13 +261,17 @@ std::unique_ptr<Transfer> GlooMessenger::receive(std::span<std::byte> message, i
 }
 
 void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, int peer, Clock::time_point deadline) {
-  auto begun = Clock::now(), asked = begun;
+  auto begun = Clock::now(), asked = begun, probe = begun;
+  auto between_probes = kLookUp;
   while (!with_peer(name(peer), [&] { return waits_.once(buffer, sending); })) {
     auto now = Clock::now();
     if (stopped_) throw_error<CommError>("the group was stopped");
     if (now > deadline)
       throw_error<TimeoutError>("waited {:.1f} s for {}", std::chrono::duration<double>(now - begun).count(),
                                 name(peer));
+    if (now < probe) continue;
+    probe = now + between_probes;
+    between_probes = std::min(between_probes * 2, 800ms);
     // A broken connection refuses even an empty receive; what came before it broke still counts.
     try {
       context_->createUnboundBuffer(nullptr, 0)->recv(peer, kProbeSlot);
