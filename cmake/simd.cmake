@@ -38,7 +38,7 @@ function(bonfire_add_every_set_sources sources_variable)
   foreach(set_name IN LISTS bonfire_every_set_further)
     foreach(name IN LISTS bonfire_every_set_files)
       set(file ${PROJECT_BINARY_DIR}/every_set/backend/cpu/${name}_${set_name}.cpp)
-      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/backend/cpu/${name}.cpp\"\n")
+      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/backend/cpu/${name}.cpp\"  // NOLINT(bugprone-suspicious-include)\n")
       set_source_files_properties(${file} PROPERTIES COMPILE_DEFINITIONS
                                                      "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER")
       list(APPEND further ${file})

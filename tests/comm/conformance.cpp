@@ -53,7 +53,7 @@ class Numbers {
       using T = typename decltype(tag)::type;
       for (size_t i = 0; i < count_; ++i) {
         T expected = converted<T>(number(i)), found = static_cast<T*>(data())[i];
-        if (std::memcmp(&expected, &found, sizeof(T)) != 0)
+        if (std::memcmp(&expected, &found, sizeof(T)) != 0)  // bits: NOLINT(bugprone-suspicious-memory-comparison)
           require(false,
                   fmt::format("{} of {} {}: element {} is {}, expected {}", what, count_, bonfire::name_of(dtype_), i,
                               static_cast<double>(found), static_cast<double>(expected)));

@@ -197,7 +197,7 @@ TEST_P(MessageGroupFaults, AKillAtAnyMomentIsNoticed) {
   survive_a_kill(GetParam());
 }
 
-std::vector<Case> cases_of(std::initializer_list<Backend> backends, std::vector<int> sizes) {
+std::vector<Case> cases_of(std::initializer_list<Backend> backends, const std::vector<int>& sizes) {
   std::vector<Case> cases;
   for (Backend backend : backends)
     for (int size : sizes) cases.push_back({backend, size});

@@ -172,8 +172,8 @@ std::vector<std::string> run_processes(int size) {
 }  // namespace
 
 std::string name_of(Backend backend) {
-  constexpr const char* names[] = {"local", "staged", "shm", "gloo", "mpi"};
-  return names[static_cast<size_t>(backend)];
+  constexpr const char* kNames[] = {"local", "staged", "shm", "gloo", "mpi"};
+  return kNames[static_cast<size_t>(backend)];
 }
 
 bool are_threads(Backend backend) { return backend == Backend::local || backend == Backend::staged; }

@@ -64,7 +64,7 @@ TEST(ReduceValues, IntegersWrapAroundAndBooleansAreAny) {
 TEST(ReduceValues, TheMaximumIsSignedAndKeepsNaN) {
   EXPECT_EQ(reduced<int64_t>({-5, -3, -9}, {Reduce::max, 3}), -3);
   float nan = std::numeric_limits<float>::quiet_NaN();
-  for (std::vector<float> values : {std::vector{nan, 1.0F, 2.0F}, {1.0F, nan, 2.0F}, {1.0F, 2.0F, nan}})
+  for (const std::vector<float>& values : {std::vector{nan, 1.0F, 2.0F}, {1.0F, nan, 2.0F}, {1.0F, 2.0F, nan}})
     EXPECT_TRUE(std::isnan(reduced<float>(values, {Reduce::max, 3})));
 }
 

@@ -53,7 +53,7 @@ struct Course {
 
 // One rank's training; `share` samples of each batch are its own.
 Course train(Device device, int64_t share, const DistributedStrategy& strategy) {
-  manual_seed(static_cast<uint64_t>(5 + fleet::rank()));  // only rank 0's weights count
+  manual_seed(5 + static_cast<uint64_t>(fleet::rank()));  // only rank 0's weights count
   SmoothNet plain;
   plain.to(device);
   SmoothNet model = fleet::distributed_model(plain);

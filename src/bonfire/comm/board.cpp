@@ -9,7 +9,8 @@
 namespace bonfire::comm {
 namespace {
 
-enum AbortState : uint32_t { kAlive, kWriting, kAborted };
+// States of the abort word.
+constexpr uint32_t kAlive = 0, kWriting = 1, kAborted = 2;
 
 size_t rounded(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
@@ -23,11 +24,11 @@ void keep_text(char (&to)[kCapacity], const std::string& text) {
 }  // namespace
 
 std::string_view name_of(Operation operation) {
-  constexpr std::string_view names[] = {"nothing",        "all_reduce", "broadcast", "all_gather",
-                                        "reduce_scatter", "all_to_all", "send",      "receive",
-                                        "barrier",        "buffer",     "split"};
+  constexpr std::string_view kNames[] = {"nothing",        "all_reduce", "broadcast", "all_gather",
+                                         "reduce_scatter", "all_to_all", "send",      "receive",
+                                         "barrier",        "buffer",     "split"};
   auto index = static_cast<size_t>(operation);
-  return index < std::size(names) ? names[index] : "?";
+  return index < std::size(kNames) ? kNames[index] : "?";
 }
 
 std::string Call::text() const {
@@ -51,7 +52,7 @@ size_t Board::bytes(int size) {
          ranks * kStages * kChunk;
 }
 
-Board::Board(std::shared_ptr<std::byte> memory, int rank, int size, std::string name)
+Board::Board(std::shared_ptr<std::byte> memory, int rank, int size, const std::string& name)
     : rank_(rank), size_(size), memory_(std::move(memory)) {
   auto ranks = static_cast<size_t>(size);
   std::byte* at = memory_.get();

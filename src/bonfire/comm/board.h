@@ -77,7 +77,7 @@ class Board {
   static constexpr uint64_t kStages = 3;
   static size_t bytes(int size);
 
-  Board(std::shared_ptr<std::byte> memory, int rank, int size, std::string name);
+  Board(std::shared_ptr<std::byte> memory, int rank, int size, const std::string& name);
 
   int rank() const { return rank_; }
   int size() const { return size_; }

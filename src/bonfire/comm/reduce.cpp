@@ -171,11 +171,9 @@ void reduce_values(std::span<const void* const> sources, std::span<void* const> 
       reduce_blocks<T, Any>(sources, results, count, Keep{});
     else if (reduction.kind == Reduce::max)
       reduce_blocks<T, Maximum<T>>(sources, results, count, Keep{});
-    else if constexpr (std::is_integral_v<T>)
+    else if (std::is_integral_v<T> || reduction.kind == Reduce::sum)  // there is no mean of integers
       reduce_blocks<T, Add>(sources, results, count, Keep{});
-    else if (reduction.kind == Reduce::sum)
-      reduce_blocks<T, Add>(sources, results, count, Keep{});
-    else
+    else if constexpr (!std::is_integral_v<T>)
       reduce_blocks<T, Add>(sources, results, count, Divide{static_cast<float>(reduction.ranks)});
   });
 }

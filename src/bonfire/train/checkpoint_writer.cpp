@@ -6,8 +6,7 @@ namespace bonfire::train {
 
 namespace fs = std::filesystem;
 
-CheckpointWriter::CheckpointWriter(fs::path folder, Options options)
-    : folder_(std::move(folder)), options_(std::move(options)) {}
+CheckpointWriter::CheckpointWriter(fs::path folder, Options options) : folder_(std::move(folder)), options_(options) {}
 
 CheckpointWriter::~CheckpointWriter() {
   if (writing_.valid()) writing_.wait();
