@@ -55,7 +55,10 @@ std::pair<AddressList, std::string> look_up(const std::string& host, int port) {
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  int error = ::getaddrinfo(bare.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  const std::string service = std::to_string(port);
+  int error = ::getaddrinfo(bare.c_str(), service.c_str(), &wanted, &found);
+  // A bare system may have no file that says what localhost is; no name at all means the same.
+  if (error != 0 && bare == "localhost") error = ::getaddrinfo(nullptr, service.c_str(), &wanted, &found);
   return {AddressList(error == 0 ? found : nullptr, &freeaddrinfo), error == 0 ? "" : ::gai_strerror(error)};
 }
 
