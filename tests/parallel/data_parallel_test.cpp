@@ -11,6 +11,7 @@
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire {
 namespace {
@@ -143,6 +144,45 @@ TEST(DataParallel, ModelsThatDifferAreNamed) {
       errors[1],
       "[fleet] parameter 0 of the model is 'weight' f32 [4, 4] cpu:0 here (rank 1), and another one on rank 0; all "
       "ranks must make the same model");
+}
+
+TEST(DataParallel, WhatIsNotBuiltIsRefused) {
+  fleet::join(nullptr);
+  nn::Linear model({.in = 2, .out = 2});
+  optim::SGD plain(model.parameters(), {.lr = 0.1});
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_local_sgd = true}), ConfigError,
+               "use_local_sgd is not built yet");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 0}), ConfigError,
+               "expected more than 0");
+  fleet::leave();
+}
+
+// A rank that gives up leaves; the others learn it from the collective they wait in.
+TEST(DataParallel, ARankThatLeavesInTheMiddleIsNotWaitedFor) {
+  auto groups = comm::local_groups(2, {.timeout = std::chrono::seconds(60)});
+  std::string told;
+  std::thread quitter([&] {
+    fleet::join(groups[0]);
+    fleet::distributed_model(nn::Linear({.in = 2, .out = 2}));
+    EXPECT_THROW(fleet::leave(), CommError);
+  });
+  std::thread other([&] {
+    fleet::join(groups[1]);
+    nn::Linear plain({.in = 2, .out = 2});
+    plain.to({DeviceType::cpu, 1});
+    nn::Linear model = fleet::distributed_model(plain);
+    Tensor loss = sum(model(ones({1, 2}, DType::f32, {DeviceType::cpu, 1})));
+    loss.backward();
+    try {
+      model.parameters()[0].grad().to_vector<float>();
+    } catch (const Error& error) {
+      told = error.what();
+    }
+    EXPECT_THROW(fleet::leave(), CommError);
+  });
+  quitter.join();
+  other.join();
+  EXPECT_NE(told.find("barrier"), std::string::npos) << told;
 }
 
 TEST(DataParallel, APlainProcessIsRankZeroOfOne) {

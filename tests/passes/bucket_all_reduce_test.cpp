@@ -77,5 +77,15 @@ TEST(BucketAllReduce, AResultThatIsReadMeanwhileIsNotHeldBack) {
   EXPECT_EQ(count(step.graph, "all_reduce"), 2);
 }
 
+TEST(BucketAllReduce, AReductionOfAReductionStaysBehindIt) {
+  Graph graph;
+  GraphValue made = apply(graph, "exp", {feed(graph, {10})});
+  for (int i = 0; i < 2; ++i) made = {graph.add(comm::all_reduce_op(), {made}, {{"reduce", 1}, {"channel", 0}}), 0};
+  graph.outputs = {made};
+  bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
+  verify(graph, "bucket_all_reduce");
+  EXPECT_EQ(count(graph, "all_reduce"), 2);
+}
+
 }  // namespace
 }  // namespace bonfire::passes

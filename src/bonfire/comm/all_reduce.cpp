@@ -49,7 +49,7 @@ class AllReduceKernel final : public Kernel {
   }
 
   void run(const Run& run) override {
-    const Channel& channel = channel_at(channel_);
+    const Channel channel = channel_at(channel_);
     for (size_t i = 0; i < bytes_.size(); ++i)
       if (run.outputs[i] != run.inputs[i]) std::memcpy(run.outputs[i], run.inputs[i], bytes_[i]);
     for (const Stretch& stretch : stretches(channel, run))
@@ -92,10 +92,9 @@ class AllReduceKernel final : public Kernel {
 
 std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
   Candidate candidate = row_major_candidate(request, "group");
-  for (size_t i = 0; i < request.node.inputs.size(); ++i) {
-    if (request.arriving[i].block == 0) candidate.input_layouts[i] = candidate.output_layouts[i] = request.arriving[i];
+  // Row-major, whatever arrives: ranks may have chosen kernels with other layouts, and element must meet element.
+  for (size_t i = 0; i < request.node.inputs.size(); ++i)
     candidate.in_place.emplace_back(static_cast<int>(i), static_cast<int>(i));
-  }
   candidate.build = [&node = request.node] { return std::make_unique<AllReduceKernel>(node); };
   return {std::move(candidate)};
 }
@@ -115,7 +114,7 @@ void close_channel(int number) {
   channels().open.erase(number);
 }
 
-const Channel& channel_at(int number) {
+Channel channel_at(int number) {
   std::lock_guard lock(channels().mutex);
   auto found = channels().open.find(number);
   if (found == channels().open.end())

@@ -22,9 +22,9 @@ struct Channel {
   size_t bytes = 0;  // of the memory
 };
 
-int open_channel(Channel channel);      // its number, for attributes of nodes
-void close_channel(int number);         // nodes that still use it fail
-const Channel& channel_at(int number);  // CommError when it is closed
+int open_channel(Channel channel);  // its number, for attributes of nodes
+void close_channel(int number);     // nodes that still use it fail
+Channel channel_at(int number);     // CommError when it is closed
 
 Tensor all_reduce(const Tensor& value, Reduce reduce, int channel);
 

@@ -7,10 +7,17 @@ namespace bonfire {
 
 namespace {
 
-// Host-side changes wait until nothing pending or running uses the variable.
-void settle() {
+// Host-side changes wait until nothing pending or running uses the variable: nothing of this thread, and not the launch
+// that last wrote it, which may be another thread's.
+void settle(VariableState& state) {
   commit();
   engine().synchronize();
+  if (state.ready == nullptr || !state.failure.empty()) return;
+  try {
+    state.ready->wait();
+  } catch (const std::exception& error) {
+    state.failure = error.what();
+  }
 }
 
 void ensure_buffer(VariableState& state) {
@@ -60,7 +67,7 @@ void Variable::load(std::span<const std::byte> row_major) const {
   if (row_major.size() != spec().bytes())
     throw_error<ShapeError>("[load] variable {} is {} ({} bytes), {} bytes were given", name(), to_string(spec()),
                             spec().bytes(), row_major.size());
-  settle();
+  settle(*state_);
   ensure_buffer(*state_);
   keep_for_holders(*state_);
   std::vector<std::byte> raw(row_major.size());
@@ -73,7 +80,7 @@ void Variable::load(std::span<const std::byte> row_major) const {
 
 Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
   BONFIRE_CHECK(target.size() == spec().bytes());
-  settle();
+  settle(*state_);
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
   memory_of(device()).copy_to_host(target.data(), state_->buffer.data(), target.size());
@@ -122,7 +129,7 @@ void Variable::keep_version_for_holders() const {
 
 void Variable::rebase(Buffer buffer) const {
   BONFIRE_CHECK(buffer.storage->device() == device() && buffer.offset + spec().bytes() <= buffer.storage->bytes());
-  settle();
+  settle(*state_);
   keep_for_holders(*state_);
   DeviceMemory& memory = memory_of(device());
   if (state_->buffer) {

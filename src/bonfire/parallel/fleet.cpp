@@ -1,7 +1,9 @@
 #include "bonfire/parallel/fleet.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "bonfire/autodiff/backward.h"
@@ -24,7 +26,14 @@ struct Job {
   comm::Rendezvous rendezvous;         // keeps the store while the job lives
   std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
   int channel = -1;                    // of the all-reduces of gradients
-  std::set<const VariableState*> parameters;
+  std::map<const VariableState*, Variable> parameters;
+
+  Job() = default;
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() {
+    if (channel >= 0) comm::close_channel(channel);
+  }
 };
 
 std::unique_ptr<Job>& job() {
@@ -66,8 +75,9 @@ std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, cons
 void reduce_gradients(std::span<const Variable> written) {
   Job& self = *job();
   NoGrad no_grad;
+  std::set<const VariableState*> done;  // two versions of a parameter have one gradient
   for (const Variable& parameter : written) {
-    if (!self.parameters.contains(&parameter.state())) continue;
+    if (!self.parameters.contains(&parameter.state()) || !done.insert(&parameter.state()).second) continue;
     const std::string& name = parameter.name();
     size_t dot = name.rfind('.');
     PathScope path(dot == std::string::npos ? std::string_view("parameters") : std::string_view(name).substr(0, dot));
@@ -112,6 +122,44 @@ void require_same_model(comm::Group& group, const nn::StateDict& variables) {
             static_cast<size_t>(group.rank()) == r ? 0 : r);
 }
 
+// One device, and one whose memory ranks can share.
+void require_cpu(std::span<const Variable> variables) {
+  for (const Variable& variable : variables) {
+    if (variable.device().type != DeviceType::cpu)
+      throw_error<ConfigError>("[fleet] parameter {} is on {}; data parallel works on the CPU only so far",
+                               variable.name(), to_string(variable.device()));
+    if (!(variable.device() == variables[0].device()))
+      throw_error<ConfigError>("[fleet] parameter {} is on {} and {} on {}; a rank has one device", variables[0].name(),
+                               to_string(variables[0].device()), variable.name(), to_string(variable.device()));
+  }
+}
+
+// What is not built yet is refused, not ignored.
+void require_built(const DistributedStrategy& strategy) {
+  const DistributedStrategy usual;
+  auto require = [](bool built, const char* option) {
+    if (!built) throw_error<ConfigError>("[fleet] {} is not built yet: leave it at its default", option);
+  };
+  require(strategy.nccl_comm_num == usual.nccl_comm_num, "nccl_comm_num");
+  require(!strategy.use_hierarchical_allreduce, "use_hierarchical_allreduce");
+  require(!strategy.use_local_sgd, "use_local_sgd");
+  require(!strategy.sync_batch_norm, "sync_batch_norm");
+  require(strategy.accumulate_steps == 1, "accumulate_steps");
+  require(!strategy.use_recompute, "use_recompute");
+  require(strategy.fetch_frequency == usual.fetch_frequency, "fetch_frequency");
+  require(strategy.num_iteration_per_drop_scope == usual.num_iteration_per_drop_scope, "num_iteration_per_drop_scope");
+  require(strategy.num_threads == usual.num_threads && !strategy.cpu_threads, "num_threads or cpu_threads");
+  require(!strategy.use_amp || strategy.amp_dtype == "bf16", "amp_dtype other than bf16");
+  if (strategy.fuse_parameter_memory_size && *strategy.fuse_parameter_memory_size <= 0)
+    throw_error<ConfigError>(
+        "[fleet] fuse_parameter_memory_size is {} MB, expected more than 0; "
+        "fuse_all_reduce_ops = false merges nothing",
+        *strategy.fuse_parameter_memory_size);
+  if (strategy.fuse_parameter_groups_size < 1)
+    throw_error<ConfigError>("[fleet] fuse_parameter_groups_size is {}, expected at least 1",
+                             strategy.fuse_parameter_groups_size);
+}
+
 void broadcast(comm::Group& group, const Variable& variable) {
   std::vector<std::byte> bytes = variable.save();
   group.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
@@ -126,6 +174,9 @@ void init(int argc, char** argv, const Options& options) {
   if (!chosen && self.local_world > 1) cpu::set_cpu_threads(self.threads());
   comm::Rendezvous rendezvous = comm::meet(self);
   if (rendezvous.store == nullptr) return join(nullptr);
+  static std::atomic<bool> joined_before{false};
+  if (joined_before.exchange(true))
+    throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
   join(std::move(group));
   job()->rendezvous = std::move(rendezvous);
@@ -135,23 +186,21 @@ void init(const Options& options) { init(0, nullptr, options); }
 
 void join(std::shared_ptr<comm::Group> group) {
   leave();
-  job() = std::make_unique<Job>();
-  job()->group = std::move(group);
-  if (job()->group != nullptr && job()->group->size() > 1) {
-    job()->channel = comm::open_channel({.group = job()->group->split(0)});
-    autodiff::set_after_backward(reduce_gradients);
-  }
+  auto made = std::make_unique<Job>();
+  made->group = std::move(group);
+  bool several = made->group != nullptr && made->group->size() > 1;
+  if (several) made->channel = comm::open_channel({.group = made->group->split(0)});
+  job() = std::move(made);
+  if (several) autodiff::set_after_backward(reduce_gradients);
 }
 
 void leave() {
   if (!job()) return;
   synchronize();
   autodiff::set_after_backward({});
-  if (job()->channel >= 0) {
-    job()->group->barrier();  // a peer may still be reading
-    comm::close_channel(job()->channel);
-  }
-  job().reset();
+  std::unique_ptr<Job> self = std::move(job());
+  // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
+  if (self->channel >= 0) comm::channel_at(self->channel).group->barrier();
 }
 
 int rank() { return job() && job()->group ? job()->group->rank() : 0; }
@@ -168,26 +217,38 @@ namespace detail {
 void distribute_model(const nn::Module& model) {
   Job& self = joined("distributed_model");
   if (self.channel < 0) return;
+  std::vector<Variable> parameters;
+  for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);
+  require_cpu(parameters);
   nn::StateDict variables = model.state_dict();
   require_same_model(*self.group, variables);
   for (const auto& [name, variable] : variables) broadcast(*self.group, variable);
-  for (const Parameter& parameter : model.parameters()) self.parameters.insert(&parameter.state());
+  for (const Variable& parameter : parameters) self.parameters.emplace(&parameter.state(), parameter);
 }
 
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy) {
   Job& self = joined("distributed_optimizer");
+  require_built(strategy);
   passes::Options& options = passes::current_options();
+  options.use_amp = strategy.use_amp;
+  options.fuse_bn_act_ops = strategy.fuse_bn_act_ops;
+  options.fuse_elewise_add_act_ops = strategy.fuse_elewise_add_act_ops;
   options.fuse_all_reduce_ops = strategy.fuse_all_reduce_ops;
   options.all_reduce_bytes =
       strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;
   options.all_reduce_layers = strategy.fuse_parameter_groups_size;
   if (self.channel < 0) return;
+  require_cpu(optimizer.parameters());
   std::vector<Variable> gradients;  // last parameter first, as the optimizer has laid them out: that is how they appear
   for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
   std::reverse(gradients.begin(), gradients.end());
   size_t bytes = contiguous_bytes(gradients);
   comm::Buffer memory = self.group->buffer(bytes);
   make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
+  for (const Variable& gradient : gradients) {  // as the all-reduce has it: the same on all ranks
+    BONFIRE_CHECK(gradient.state().layout.row_major(), "gradient {} is in use already", gradient.name());
+    gradient.state().layout_fixed = true;
+  }
   comm::close_channel(self.channel);
   self.channel = comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes});
 }

@@ -31,8 +31,10 @@ struct Options {
 // name ranks that cannot be reached or never came.
 void init(int argc, char** argv, const Options& options = {});
 void init(const Options& options = {});
-void join(std::shared_ptr<comm::Group> group);  // for groups made by hand, and for threads that are ranks
-void leave();                                   // this thread is rank 0 of 1 again; waits for what is running
+// For groups made by hand, and for threads that are ranks: each of those needs a device of its own (cpu:0, cpu:1).
+void join(std::shared_ptr<comm::Group> group);
+// A collective call: this thread is rank 0 of 1 again. Waits for what is running.
+void leave();
 
 int rank();
 int world_size();
@@ -51,7 +53,8 @@ Model distributed_model(Model model) {
   return model;
 }
 
-// Puts the gradients where they are reduced without being copied, and sets how all-reduces are merged.
+// Puts the gradients where they are reduced without being copied, and sets how the step is compiled. ConfigError for
+// options that are not built yet.
 template <class Optimizer>
 Optimizer distributed_optimizer(Optimizer optimizer, const DistributedStrategy& strategy = {}) {
   detail::distribute_optimizer(optimizer, strategy);

@@ -36,7 +36,13 @@ struct Bucket {
     bool in_time = next.made < first_used && made < next.first_used;
     bool same_layer = last.path == next.node->path;
     bool fits = bytes + next.bytes <= most_bytes && layers < most_layers;
-    return alike && in_time && (same_layer || fits);
+    return alike && in_time && !reads_a_member(*next.node) && (same_layer || fits);
+  }
+
+  bool reads_a_member(const GraphNode& node) const {
+    return std::any_of(node.inputs.begin(), node.inputs.end(), [&](const GraphValue& input) {
+      return std::any_of(members.begin(), members.end(), [&](const Reduction& one) { return one.node == input.node; });
+    });
   }
 
   void add(const Reduction& next) {
