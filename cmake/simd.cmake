@@ -31,7 +31,8 @@ set(bonfire_every_set_further avx2 avx512)
 
 # Appends to a list variable a file for each of these and each further set that includes it.
 function(bonfire_add_every_set_sources sources_variable)
-  if(NOT "avx512" IN_LIST bonfire_simd_here)
+  # TSan looks at threads, which are the same for every set.
+  if(NOT "avx512" IN_LIST bonfire_simd_here OR BONFIRE_SANITIZE STREQUAL "thread")
     return()
   endif()
   set(further "")
