@@ -36,20 +36,32 @@ void ignore_broken_pipes() {
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
 
+// "" where the name means nothing.
+std::string literal_of(const std::string& address) {
+  try {
+    return address.empty() ? "" : resolve(address);
+  } catch (const CommError&) {
+    return "";
+  }
+}
+
 Device make_device(const GlooOptions& options) {
   if (options.interface.empty() == options.address.empty())
     throw_error<ConfigError>("[gloo] name either an interface or an address to listen on; this host has {}",
                              list_of(interfaces()));
-  gloo::transport::tcp::attr attributes;
-  attributes.iface = options.interface;
-  attributes.hostname = options.address;
-  try {
-    return gloo::transport::tcp::CreateDevice(attributes);
-  } catch (const std::exception&) {
+  // Looked up here: Gloo loses memory over a name or an interface that is not there.
+  std::vector<Interface> all = interfaces();
+  auto wanted = std::find_if(all.begin(), all.end(), [&, literal = literal_of(options.address)](const Interface& one) {
+    return options.address.empty() ? one.name == options.interface : one.address == literal;
+  });
+  if (wanted == all.end())
     throw_error<ConfigError>("[gloo] cannot listen on {} {}; this host has {}",
                              options.interface.empty() ? "address" : "interface", options.interface + options.address,
-                             list_of(interfaces()));
-  }
+                             list_of(all));
+  gloo::transport::tcp::attr attributes;
+  attributes.iface = options.interface;
+  if (!options.address.empty()) attributes.hostname = wanted->address;
+  return gloo::transport::tcp::CreateDevice(attributes);
 }
 
 // Our store, as Gloo asks for it.
