@@ -24,6 +24,7 @@
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
+#include "flags.h"
 #include "measure.h"
 #ifdef BONFIRE_BENCH_GLOO
 #include <gloo/allreduce.h>
@@ -301,19 +302,8 @@ int main(int argc, char** argv) {
   try {
     if (arguments.size() == 5 && arguments[0] == "--rank")
       return be_rank({arguments[1], std::stoi(arguments[2]), std::stoi(arguments[3]), arguments[4]});
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const std::string& flag = arguments[i];
-      if (i + 1 == arguments.size()) throw_error<ConfigError>("[bench_comm] {} wants a value", flag);
-      const std::string& value = arguments[++i];
-      if (flag == "--peer-python")
-        settings.peer = value;
-      else if (flag == "--json")
-        settings.json = value;
-      else if (flag == "--rounds")
-        settings.rounds = std::stoi(value);
-      else
-        throw_error<ConfigError>("[bench_comm] there is no option {}; the head of bench/comm.cpp has them all", flag);
-    }
+    bench::read_flags("bench_comm", arguments,
+                      {{"--peer-python", &settings.peer}, {"--json", &settings.json}, {"--rounds", &settings.rounds}});
     return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

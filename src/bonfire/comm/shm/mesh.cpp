@@ -65,6 +65,22 @@ bool readable(int socket, int milliseconds) {
   return ::poll(&question, 1, milliseconds) > 0;
 }
 
+// A message of a number with room for a descriptor beside it.
+struct Letter {
+  explicit Letter(uint64_t& number) : payload{&number, sizeof number} {
+    message.msg_iov = &payload;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+  Letter(const Letter&) = delete;
+  Letter& operator=(const Letter&) = delete;
+
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec payload;
+  msghdr message{};
+};
+
 std::string key_of(const Membership& membership, int rank) { return fmt::format("{}/{}", membership.name, rank); }
 
 }  // namespace
@@ -141,35 +157,23 @@ bool Mesh::gone(int rank) const {
 }
 
 void Mesh::give(int rank, const FileDescriptor& memory, uint64_t number) const {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec payload{&number, sizeof number};
-  msghdr message{};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  Letter letter(number);
+  cmsghdr* header = CMSG_FIRSTHDR(&letter.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   int descriptor = memory.get();
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  if (::sendmsg(sockets_[static_cast<size_t>(rank)].get(), &message, MSG_NOSIGNAL) != sizeof number)
+  if (::sendmsg(sockets_[static_cast<size_t>(rank)].get(), &letter.message, MSG_NOSIGNAL) != sizeof number)
     fail("cannot hand memory to a peer");
 }
 
 FileDescriptor Mesh::take(int rank, uint64_t& number, const std::function<void()>& idle) const {
   int socket = sockets_[static_cast<size_t>(rank)].get();
   while (!readable(socket, 5)) idle();
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec payload{&number, sizeof number};
-  msghdr message{};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  Letter letter(number);
+  ssize_t got = ::recvmsg(socket, &letter.message, MSG_CMSG_CLOEXEC);
+  cmsghdr* header = CMSG_FIRSTHDR(&letter.message);
   if (got != sizeof number || header == nullptr || header->cmsg_type != SCM_RIGHTS)
     throw_error<CommError>("[shm] rank {} hung up where it should hand over memory", rank);
   int descriptor = -1;
