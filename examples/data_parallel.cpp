@@ -11,20 +11,10 @@
 
 using namespace bonfire;
 
-// The samples of one rank: each world-th, so that the batches of all ranks together are those of one process.
-class Share : public data::Dataset {
- public:
-  int64_t size() const override { return whole_.size() / fleet::world_size(); }
-  data::Sample get(int64_t index) const override { return whole_.get(index * world_ + rank_); }
-
- private:
-  data::Glyphs whole_;
-  int64_t rank_ = fleet::rank(), world_ = fleet::world_size();
-};
-
 void train(int64_t steps) {
   constexpr int64_t kBatch = 128;  // of all ranks together
-  data::DataLoader digits(std::make_shared<Share>(), {.batch_size = kBatch / fleet::world_size()});
+  data::DataLoader digits(std::make_shared<data::Glyphs>(),
+                          {.batch_size = kBatch / fleet::world_size(), .sampler = fleet::sampler()});
   manual_seed(1);
   auto model = fleet::distributed_model(models::mnist_cnn());
   auto optimizer = fleet::distributed_optimizer(optim::Momentum(model.parameters(), {.lr = 0.02, .momentum = 0.9}));
@@ -33,7 +23,7 @@ void train(int64_t steps) {
     Tensor pixels =
         normalize_image(image, full({1}, 0.5, DType::f32), full({1}, 0.5, DType::f32), {.channels_last = true});
     Tensor loss = cross_entropy(model(pixels), label);
-    loss.backward();
+    (loss * digits.share().weight()).backward();  // the last batch of an epoch is not shared evenly
     optimizer.step();
     optimizer.clear_grad();
     if ((step + 1) % 50 != 0) continue;

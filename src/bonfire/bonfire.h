@@ -62,6 +62,7 @@
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
 #include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/sampler.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan_cache.h"

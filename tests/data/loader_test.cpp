@@ -100,7 +100,7 @@ TEST(DataLoaderThreads, GoOnAtAPositionAsIfTheyHadNeverStopped) {
     if (i >= 9) append(expected, batch);
   }
   DataLoader resumed(numbered(50), {.batch_size = 8, .shuffle = true, .seed = 7, .num_workers = 3});
-  resumed.seek({1, 2});  // batch 9: an epoch has 7
+  resumed.seek({1, 16});  // batch 9: an epoch has 7
   for (int i = 9; i < 20; ++i) append(found, resumed.next());
   EXPECT_EQ(found, expected);
 }
@@ -158,7 +158,7 @@ TEST(DataLoaderThreads, TellWhichBatchesTheyMadeAndWhen) {
       DataLoader loader(numbered(20),
                         {.batch_size = 4, .num_workers = workers, .on_batch = [&](const MadeBatch& batch) {
                            std::lock_guard lock(mutex);
-                           ++made[batch.which.epoch * 5 + batch.which.batch];
+                           ++made[batch.which.epoch * 5 + batch.which.samples / 4];
                            EXPECT_LT(batch.worker, std::max(workers, 1));
                            EXPECT_GE(batch.seconds, 0);
                          }});
@@ -175,7 +175,8 @@ TEST(DataLoader, OptionsThatMakeNoSenseAreErrors) {
   EXPECT_THROW(DataLoader(numbered(3), {.batch_size = 4, .drop_last = true}), ConfigError);
   EXPECT_THROW(DataLoader(numbered(0), {}), DataError);
   DataLoader loader(numbered(3), {.batch_size = 2});
-  EXPECT_THROW(loader.seek({0, 3}), ConfigError);
+  EXPECT_THROW(loader.seek({0, 4}), ConfigError);
+  EXPECT_THROW(DataLoader(numbered(3), {.sampler = {.rank = 2, .world = 2}}), ConfigError);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ double seconds_now() {
 
 struct HostBatch {
   Stacked input, label;
+  Share share;
   std::exception_ptr failure;
 };
 
@@ -41,8 +42,8 @@ Order shuffled(uint32_t count, uint64_t seed, uint64_t stream) {
   return order;
 }
 
-// Batches are numbered through all epochs. Workers take the next number as long as it is less than `depth` ahead of
-// the one that is wanted, and put what they made into slot number % depth.
+// Batches are numbered from the last seek on, through all epochs. Workers take the next number as long as it is less
+// than `depth` ahead of the one that is wanted, and put what they made into slot number % depth.
 struct DataLoader::State {
   std::shared_ptr<const Dataset> dataset;
   LoaderOptions options;
@@ -50,7 +51,9 @@ struct DataLoader::State {
   std::mutex mutex;
   std::condition_variable made, wanted;
   std::vector<std::optional<HostBatch>> slots;
+  LoaderPosition origin;  // of batch 0
   int64_t next_wanted = 0, next_made = 0;
+  Share last;               // of the batch that was taken last
   uint64_t generation = 0;  // counts seeks: what was begun before one is thrown away
   bool stop = false;
   double waited = 0;  // seconds
@@ -60,9 +63,18 @@ struct DataLoader::State {
   std::vector<std::pair<int64_t, std::shared_ptr<const Order>>> orders;  // of the last two epochs
 
   int64_t samples() const { return options.limit > 0 ? std::min(options.limit, dataset->size()) : dataset->size(); }
-  int64_t batches() const {
-    return options.drop_last ? samples() / options.batch_size
-                             : (samples() + options.batch_size - 1) / options.batch_size;
+  int64_t global_batch() const { return options.batch_size * options.sampler.world; }
+  int64_t batches_of(int64_t count) const {  // samples
+    return options.drop_last ? count / global_batch() : (count + global_batch() - 1) / global_batch();
+  }
+  int64_t batches() const { return batches_of(samples()); }  // of an epoch
+
+  // The first epoch may begin anywhere, at a multiple of another batch size too.
+  LoaderPosition position_of(int64_t number) const {
+    int64_t first = batches_of(samples() - origin.samples);
+    if (number < first) return {origin.epoch, origin.samples + number * global_batch()};
+    number -= first;
+    return {origin.epoch + 1 + number / batches(), number % batches() * global_batch()};
   }
 
   std::shared_ptr<const Order> order_of(int64_t epoch) {
@@ -78,27 +90,30 @@ struct DataLoader::State {
   }
 
   // Tells whoever wants to know.
-  HostBatch make(int64_t number, int worker) {
-    if (!options.on_batch) return make(number);
+  HostBatch make(const LoaderPosition& at, int worker) {
+    if (!options.on_batch) return make(at);
     double begin = seconds_now();
-    HostBatch batch = make(number);
-    options.on_batch({worker, {number / batches(), number % batches()}, begin, seconds_now() - begin});
+    HostBatch batch = make(at);
+    options.on_batch({worker, at, begin, seconds_now() - begin});
     return batch;
   }
 
-  HostBatch make(int64_t number) {
+  HostBatch make(const LoaderPosition& at) {
     HostBatch batch;
     try {
-      int64_t epoch = number / batches(), begin = number % batches() * options.batch_size;
-      int64_t count = std::min(options.batch_size, samples() - begin);
-      std::shared_ptr<const Order> order = order_of(epoch);
-      for (int64_t row = 0; row < count; ++row) {
-        int64_t index = order ? (*order)[static_cast<size_t>(begin + row)] : begin + row;
+      int64_t count = std::min(global_batch(), samples() - at.samples);
+      batch.share = options.sampler.share(count);
+      // As many stand-ins as a batch has: the step is compiled for that.
+      int64_t rows = batch.share.own > 0 ? batch.share.own : options.batch_size;
+      std::shared_ptr<const Order> order = order_of(at.epoch);
+      for (int64_t row = 0; row < rows; ++row) {
+        int64_t place = at.samples + (batch.share.own > 0 ? options.sampler.place(row) : 0);
+        int64_t index = order ? (*order)[static_cast<size_t>(place)] : place;
         Sample sample = dataset->get(index);
-        if (options.transform) options.transform(sample, {options.seed, epoch, index});
+        if (options.transform) options.transform(sample, {options.seed, at.epoch, index});
         if (row == 0) {
-          batch.input = Stacked(sample.input, count);
-          batch.label = Stacked(sample.label, count);
+          batch.input = Stacked(sample.input, rows);
+          batch.label = Stacked(sample.label, rows);
         }
         batch.input.put(row, sample.input, index);
         batch.label.put(row, sample.label, index);
@@ -116,9 +131,10 @@ struct DataLoader::State {
       wanted.wait(lock, [&] { return stop || next_made < next_wanted + depth; });
       if (stop) return;
       int64_t number = next_made++;
+      LoaderPosition at = position_of(number);
       uint64_t own = generation;
       lock.unlock();
-      HostBatch batch = make(number, worker);
+      HostBatch batch = make(at, worker);
       lock.lock();
       if (own != generation) continue;
       slots[static_cast<size_t>(number % depth)] = std::move(batch);
@@ -127,7 +143,7 @@ struct DataLoader::State {
   }
 
   HostBatch take() {
-    if (workers.empty()) return make(next_wanted++, 0);
+    if (workers.empty()) return make(position_of(next_wanted++), 0);
     std::unique_lock lock(mutex);
     std::optional<HostBatch>& slot = slots[static_cast<size_t>(next_wanted) % slots.size()];
     if (!slot) {
@@ -151,6 +167,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptio
   at_least("batch_size", options.batch_size, 1);
   at_least("limit", options.limit, 0);
   at_least("num_workers", options.num_workers, 0);
+  options.sampler.check();
   state_->dataset = std::move(dataset);
   state_->options = options;
   if (state_->dataset->size() == 0) throw_error<DataError>("[loader] the data set is empty");
@@ -158,8 +175,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptio
     throw_error<DataError>("[loader] {} samples, expected fewer than 2^32", state_->samples());
   if (state_->batches() == 0)
     throw_error<ConfigError>(
-        "[loader] {} samples do not fill one batch of {}; use a smaller batch_size or keep the last batch",
-        state_->samples(), options.batch_size);
+        "[loader] {} samples do not fill one batch of {}{}; use a smaller batch_size or keep the last batch",
+        state_->samples(), options.batch_size,
+        options.sampler.world > 1 ? fmt::format(" for each of {} ranks", options.sampler.world) : "");
   state_->slots.resize(2 * static_cast<size_t>(options.num_workers));
   for (int i = 0; i < options.num_workers; ++i)
     state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
@@ -177,27 +195,36 @@ DataLoader::~DataLoader() {
 int64_t DataLoader::samples() const { return state_->samples(); }
 int64_t DataLoader::batches_per_epoch() const { return state_->batches(); }
 
+int64_t DataLoader::batches_until(int64_t epoch) const {
+  LoaderPosition at = position();
+  if (at.epoch >= epoch) return 0;
+  return state_->batches_of(samples() - at.samples) + (epoch - at.epoch - 1) * state_->batches();
+}
+
 Batch DataLoader::next() {
   HostBatch batch = state_->take();
+  state_->last = batch.share;
   if (batch.failure) std::rethrow_exception(batch.failure);
   Device device = state_->options.device;
   return {batch.input.on(device), batch.label.on(device)};
 }
 
+Share DataLoader::share() const { return state_->last; }
+
 LoaderPosition DataLoader::position() const {
   std::lock_guard lock(state_->mutex);
-  return {state_->next_wanted / state_->batches(), state_->next_wanted % state_->batches()};
+  return state_->position_of(state_->next_wanted);
 }
 
 void DataLoader::seek(const LoaderPosition& position) {
-  if (position.epoch < 0 || position.batch < 0 || position.batch > batches_per_epoch())
-    throw_error<ConfigError>("[loader] there is no batch {} in epoch {}; an epoch has {} batches", position.batch,
-                             position.epoch, batches_per_epoch());
+  if (position.epoch < 0 || position.samples < 0 || position.samples > samples())
+    throw_error<ConfigError>("[loader] there is no sample {} in epoch {}; an epoch has {} samples", position.samples,
+                             position.epoch, samples());
   std::lock_guard lock(state_->mutex);
-  int64_t number = position.epoch * batches_per_epoch() + position.batch;
-  if (number == state_->next_wanted) return;
+  if (position == state_->position_of(state_->next_wanted)) return;
   ++state_->generation;
-  state_->next_wanted = state_->next_made = number;
+  state_->origin = position;
+  state_->next_wanted = state_->next_made = 0;
   for (auto& slot : state_->slots) slot.reset();
   state_->wanted.notify_all();
 }

@@ -5,12 +5,14 @@
 //   for (const auto& [image, label] : train.epoch(0)) step(image, label);
 //
 // The order of an epoch is a pure function of (seed, epoch), so a position is all that a checkpoint must hold. Workers
-// read on into the next epoch while the last batches of this one are used.
+// read on into the next epoch while the last batches of this one are used. With a sampler each rank reads its own part
+// of every batch (data/sampler.h).
 
 #include <functional>
 #include <memory>
 
 #include "bonfire/data/dataset.h"
+#include "bonfire/data/sampler.h"
 #include "bonfire/graph/node.h"
 
 namespace bonfire::data {
@@ -20,21 +22,22 @@ struct Batch {
   Tensor label;  // [N] + a sample's label: classes are i64 [N]
 };
 
-// Where a loader is: the batch that comes next.
+// Where a loader is: how many samples of the epoch all ranks together have used.
 struct LoaderPosition {
-  int64_t epoch = 0, batch = 0;
+  int64_t epoch = 0, samples = 0;
   friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
 };
 
 // What a worker did, for timelines.
 struct MadeBatch {
   int worker = 0;         // counted from 0
-  LoaderPosition which;   // of the batch
+  LoaderPosition which;   // where the batch begins
   double begin, seconds;  // begin: on the steady clock
 };
 
 struct LoaderOptions {
-  int64_t batch_size = 64;
+  int64_t batch_size = 64;  // of each rank
+  DistributedSampler sampler = {};
   bool shuffle = false;
   bool drop_last = false;  // leave out a last batch that is not full
   int64_t limit = 0;       // use only the first so many samples; 0: all
@@ -53,10 +56,14 @@ class DataLoader {
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  int64_t samples() const;  // that an epoch goes over
+  int64_t samples() const;  // that an epoch goes over, of all ranks
   int64_t batches_per_epoch() const;
+  int64_t batches_until(int64_t epoch) const;  // from the position to that epoch's beginning
 
-  Batch next();  // the batch at the position; never ends. Throws what a worker met, and goes on behind it.
+  // This rank's part of the batch at the position; never ends. Throws what a worker met, and goes on behind it. Where
+  // share().own is 0, the batch has stand-ins.
+  Batch next();
+  Share share() const;  // of the batch that next() gave last
   LoaderPosition position() const;
   void seek(const LoaderPosition& position);
   double seconds_waited() const;  // in next(), for workers, since the loader was made

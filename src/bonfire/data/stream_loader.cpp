@@ -17,6 +17,7 @@ namespace {
 // What the reading thread hands over: a batch, the end of an epoch, or what was thrown.
 struct Piece {
   Stacked input, label;
+  Share share;
   bool is_end = false;
   std::exception_ptr failure;
 };
@@ -30,46 +31,51 @@ struct StreamLoader::State {
   std::mutex mutex;
   std::condition_variable made, wanted;
   std::deque<Piece> pieces;
-  StreamPosition position;  // of the caller
+  LoaderPosition position;  // of the caller
+  Share last;               // of the batch that the caller got last
   uint64_t generation = 0;  // counts seeks: what was begun before one is thrown away
   double waited = 0;        // seconds
   std::thread reader;
 
-  void read(StreamPosition at, uint64_t own);
-  Piece make(SampleStream& stream, StreamPosition& at) const;
-  void begin_reader(const StreamPosition& from);
+  int64_t global_batch() const { return options.batch_size * options.sampler.world; }
+  void read(LoaderPosition at, uint64_t own);
+  Piece make(SampleStream& stream, LoaderPosition& at) const;
+  void begin_reader(const LoaderPosition& from);
   void end_reader();
 };
 
-// A round is one sample for each rank: this rank takes its own and skips the others'. A batch is batch_size rounds, and
-// it counts only when all of them are whole, so that every rank comes to the same number of batches.
-Piece StreamLoader::State::make(SampleStream& stream, StreamPosition& at) const {
+// Every rank reads the samples of all, so all of them see the same end.
+Piece StreamLoader::State::make(SampleStream& stream, LoaderPosition& at) const {
   Piece piece;
   try {
-    std::vector<Sample> samples;
-    for (int64_t row = 0; row < options.batch_size; ++row) {
-      std::optional<Sample> own;
-      for (int64_t rank = 0; rank < options.world; ++rank) {
-        std::optional<Sample> sample = stream.next();
-        if (!sample) {
-          piece.is_end = true;
-          return piece;
-        }
-        if (rank == options.rank) own = std::move(sample);
-      }
-      int64_t index = (at.samples + row) * options.world + options.rank;
-      if (options.transform) options.transform(*own, {options.seed, at.epoch, index});
-      samples.push_back(std::move(*own));
+    std::vector<Sample> samples;  // this rank's
+    std::optional<Sample> first;
+    int64_t count = 0;
+    for (; count < global_batch(); ++count) {
+      std::optional<Sample> sample = stream.next();
+      if (!sample) break;
+      if (count % options.sampler.world == options.sampler.rank)
+        samples.push_back(std::move(*sample));
+      else if (count == 0)
+        first = std::move(sample);
     }
-    piece.input = Stacked(samples[0].input, options.batch_size);
-    piece.label = Stacked(samples[0].label, options.batch_size);
-    for (int64_t row = 0; row < options.batch_size; ++row) {
-      const Sample& sample = samples[static_cast<size_t>(row)];
-      int64_t index = (at.samples + row) * options.world + options.rank;
+    piece.is_end = count == 0 || (options.drop_last && count < global_batch());
+    if (piece.is_end) return piece;
+    piece.share = options.sampler.share(count);
+    if (samples.empty()) samples.assign(static_cast<size_t>(options.batch_size), *first);
+    auto rows = static_cast<int64_t>(samples.size());
+    for (int64_t row = 0; row < rows; ++row) {
+      Sample& sample = samples[static_cast<size_t>(row)];
+      int64_t index = at.samples + (piece.share.own > 0 ? options.sampler.place(row) : 0);
+      if (options.transform) options.transform(sample, {options.seed, at.epoch, index});
+      if (row == 0) {
+        piece.input = Stacked(sample.input, rows);
+        piece.label = Stacked(sample.label, rows);
+      }
       piece.input.put(row, sample.input, index);
       piece.label.put(row, sample.label, index);
     }
-    at.samples += options.batch_size;
+    at.samples += count;
   } catch (...) {
     piece.failure = std::current_exception();
   }
@@ -77,7 +83,7 @@ Piece StreamLoader::State::make(SampleStream& stream, StreamPosition& at) const 
 }
 
 // The reading thread: from a position on, epoch after epoch, until a failure, a seek or the end of the loader.
-void StreamLoader::State::read(StreamPosition at, uint64_t own) {
+void StreamLoader::State::read(LoaderPosition at, uint64_t own) {
   std::unique_lock lock(mutex);
   std::unique_ptr<SampleStream> stream;
   while (true) {
@@ -88,7 +94,7 @@ void StreamLoader::State::read(StreamPosition at, uint64_t own) {
     try {
       if (!stream) {
         stream = dataset->open(at.epoch);
-        stream->skip(at.samples * options.world);
+        stream->skip(at.samples);
       }
       piece = make(*stream, at);
     } catch (...) {
@@ -107,7 +113,7 @@ void StreamLoader::State::read(StreamPosition at, uint64_t own) {
   }
 }
 
-void StreamLoader::State::begin_reader(const StreamPosition& from) {
+void StreamLoader::State::begin_reader(const LoaderPosition& from) {
   position = from;
   pieces.clear();
   reader = std::thread([this, from, own = generation] { read(from, own); });
@@ -127,9 +133,7 @@ StreamLoader::StreamLoader(std::shared_ptr<const IterableDataset> dataset, const
   if (options.batch_size < 1 || options.ahead < 1)
     throw_error<ConfigError>("[stream] batch_size is {} and ahead is {}, expected at least 1 of each",
                              options.batch_size, options.ahead);
-  if (options.world < 1 || options.rank < 0 || options.rank >= options.world)
-    throw_error<ConfigError>("[stream] rank {} of a world of {}, expected from 0 to {}", options.rank, options.world,
-                             options.world - 1);
+  options.sampler.check();
   state_->dataset = std::move(dataset);
   state_->options = options;
   state_->begin_reader({});
@@ -158,21 +162,24 @@ std::optional<Batch> StreamLoader::next() {
     if (is_empty)
       throw_error<DataError>(
           "[stream] epoch {} does not fill one batch of {} for each of {} ranks; use a smaller "
-          "batch_size",
-          s.position.epoch - 1, s.options.batch_size, s.options.world);
+          "batch_size, or keep the last batch",
+          s.position.epoch - 1, s.options.batch_size, s.options.sampler.world);
     return {};
   }
-  s.position.samples += s.options.batch_size;
+  s.position.samples += piece.share.all;
+  s.last = piece.share;
   lock.unlock();
   return Batch{piece.input.on(s.options.device), piece.label.on(s.options.device)};
 }
 
-StreamPosition StreamLoader::position() const {
+Share StreamLoader::share() const { return state_->last; }
+
+LoaderPosition StreamLoader::position() const {
   std::lock_guard lock(state_->mutex);
   return state_->position;
 }
 
-void StreamLoader::seek(const StreamPosition& position) {
+void StreamLoader::seek(const LoaderPosition& position) {
   if (position.epoch < 0 || position.samples < 0)
     throw_error<ConfigError>("[stream] there is no sample {} in epoch {}", position.samples, position.epoch);
   state_->end_reader();

@@ -5,7 +5,7 @@
 //   class Clicks : public data::IterableDataset {
 //     std::unique_ptr<data::SampleStream> open(int64_t epoch) const override { return std::make_unique<…>(epoch); }
 //   };
-//   data::StreamLoader loader(std::make_shared<Clicks>(), {.batch_size = 256, .rank = 0, .world = 1});
+//   data::StreamLoader loader(std::make_shared<Clicks>(), {.batch_size = 256, .sampler = fleet::sampler()});
 //   while (std::optional<data::Batch> batch = loader.next()) step(batch->input, batch->label);   // one epoch
 
 #include <memory>
@@ -37,18 +37,13 @@ class IterableDataset {
 };
 
 struct StreamOptions {
-  int64_t batch_size = 64;      // of each rank
-  int64_t rank = 0, world = 1;  // rank r gets the samples r, r + world, r + 2 world, …
+  int64_t batch_size = 64;  // of each rank
+  DistributedSampler sampler = {};
+  bool drop_last = false;  // leave out a last batch that is not full
   uint64_t seed = 0;
   int64_t ahead = 2;         // batches that are made before they are asked for
   Transform transform = {};  // its key has the sample's number in the whole stream
   Device device = {};
-};
-
-// How many samples of an epoch this rank has used: all that a checkpoint must hold.
-struct StreamPosition {
-  int64_t epoch = 0, samples = 0;
-  friend bool operator==(const StreamPosition&, const StreamPosition&) = default;
 };
 
 class StreamLoader {
@@ -58,12 +53,13 @@ class StreamLoader {
   StreamLoader(const StreamLoader&) = delete;
   StreamLoader& operator=(const StreamLoader&) = delete;
 
-  // The next batch; empty at the end of an epoch, and the call after that begins the next one. All ranks get equally
-  // many batches: what does not fill one for each of them is left out. Throws what the stream threw; the position
-  // stays.
+  // This rank's part of the next batch; empty at the end of an epoch, and the call after that begins the next one. All
+  // ranks get equally many batches; where share().own is 0, one has stand-ins. Throws what the stream threw; the
+  // position stays.
   std::optional<Batch> next();
-  StreamPosition position() const;
-  void seek(const StreamPosition& position);
+  Share share() const;  // of the batch that next() gave last
+  LoaderPosition position() const;
+  void seek(const LoaderPosition& position);
   double seconds_waited() const;  // in next(), for the stream, since the loader was made
 
  private:

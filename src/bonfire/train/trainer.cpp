@@ -153,8 +153,9 @@ std::function<void(const data::MadeBatch&)> Trainer::State::batches_on_timeline(
   if (!timeline) return {};
   return [this, part](const data::MadeBatch& made) {
     std::string track = config.num_workers == 0 ? kLoopTrack : fmt::format("{} data, worker {}", part, made.worker + 1);
-    timeline->add(track, "make batch", made.begin, made.seconds,
-                  {{"epoch", std::to_string(made.which.epoch + 1)}, {"batch", std::to_string(made.which.batch + 1)}});
+    timeline->add(
+        track, "make batch", made.begin, made.seconds,
+        {{"epoch", std::to_string(made.which.epoch + 1)}, {"from sample", std::to_string(made.which.samples + 1)}});
   };
 }
 
@@ -261,6 +262,14 @@ class Trainer::State::Tally {
   double loss_ = 0, correct_ = 0, targets_ = 0, samples_ = 0, since_ = 0, waited_ = 0;
 };
 
+double Trainer::State::epochs_done() const {
+  data::LoaderPosition at = train->position();
+  auto batches = static_cast<double>(train->batches_per_epoch());
+  return (static_cast<double>(at.epoch) * batches +
+          static_cast<double>(at.samples) / static_cast<double>(config.batch_size)) /
+         batches;
+}
+
 bool Trainer::State::train_epoch(int64_t epoch) {
   optim::Schedule schedule{.kind = optim::parse_schedule_kind(config.schedule),
                            .lr = config.lr,
@@ -269,23 +278,23 @@ bool Trainer::State::train_epoch(int64_t epoch) {
                            .total_steps = total_epochs() - config.warmup_epochs,
                            .warmup_steps = config.warmup_epochs,
                            .warmup_start_lr = config.warmup_start_lr};
-  auto steps_per_epoch = static_cast<double>(train->batches_per_epoch());
   Span whole(timeline.get(), kLoopTrack, fmt::format("epoch {}", epoch + 1));
   Tally tally(*this);
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
-  while (train->position().epoch == epoch && step < total_steps() && !(stop_requested && updated)) {
+  int64_t added = 0;  // batches since an update
+  while (train->position().epoch == epoch && step < total_steps && !(stop_requested && updated)) {
     writer->check();
     trace_nodes();
-    int64_t batch = train->position().batch + 1;
+    double epochs = epochs_done();
     Span next(timeline.get(), kLoopTrack, "next batch");
     auto [input, label] = train->next();
     next.end();
-    optimizer->set_lr(schedule.at(static_cast<double>(step) / steps_per_epoch));
+    optimizer->set_lr(schedule.at(epochs));
     if (average) average->set_step(step);
     ++step;
-    updated =
-        batch % config.strategy.accumulate_steps == 0 || batch == train->batches_per_epoch() || step == total_steps();
+    updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
+    if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
     tally.add(updated ? micro->update(input, label) : micro->add(input, label));
     launch.end();
@@ -293,7 +302,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
   }
   tally.report(epoch);
-  return train->position().epoch != epoch || step >= total_steps();
+  return train->position().epoch != epoch || step >= total_steps;
 }
 
 // --- the trace -------------------------------------------------------------------------------------------------------
@@ -338,7 +347,7 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .unit = opened.is_text() ? "sequences" : "images",
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
-                .total_steps = total_steps(),
+                .total_steps = total_steps,
                 .batch_size = config.batch_size,
                 .first_step = step,
                 .config = to_yaml(config),
@@ -356,15 +365,15 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
 RunEnds Trainer::State::train_all() {
   double start = seconds_now();
   RunEnds end;
-  while (step < total_steps() && !stop_requested && !end.stopped_early) {
+  while (step < total_steps && !stop_requested && !end.stopped_early) {
     int64_t epoch = train->position().epoch;
     if (!train_epoch(epoch)) break;
-    bool last = step >= total_steps();
+    bool last = step >= total_steps;
     if (last || (epoch + 1) % config.eval_freq == 0) end.stopped_early = !evaluate(epoch);
     bool best = best_checkpoint.filename() == checkpoint_name(step);
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
-  end.interrupted = stop_requested && step < total_steps();
+  end.interrupted = stop_requested && step < total_steps;
   if (end.interrupted) save();
   writer->finish();
   if (timeline) {
@@ -391,6 +400,7 @@ RunEnds Trainer::run() {
     s.folder = new_run_folder(s.config.output);
   }
   s.first_step = s.step;
+  s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));
   s.writer = std::make_unique<CheckpointWriter>(
       s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
   s.writer->prepare(s.checkpoint_source());

@@ -71,7 +71,7 @@ void Trainer::State::restore(const fs::path& checkpoint) {
   }
   try {
     step = state.at("step");
-    train->seek({state.at("loader").at("epoch"), state.at("loader").at("batch")});
+    train->seek({state.at("loader").at("epoch"), state.at("loader").at("samples")});
     random_state().step = state.at("random_step");
     best_top1 = state.at("best_top1");
     last_top1 = state.at("last_top1");
@@ -92,7 +92,7 @@ void Trainer::State::save() {
   data::LoaderPosition position = train->position();
   nlohmann::json state{{"model", config.model},
                        {"step", step},
-                       {"loader", {{"epoch", position.epoch}, {"batch", position.batch}}},
+                       {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
                        {"random_step", random_state().step},
                        {"best_top1", best_top1},
                        {"last_top1", last_top1},

@@ -33,7 +33,8 @@ struct Trainer::State {
   std::unique_ptr<data::DataLoader> train, test;
   Tensor mean, deviation;  // of pixels
 
-  int64_t step = 0;  // done
+  int64_t step = 0;         // done
+  int64_t total_steps = 0;  // when the run ends
   double best_top1 = -1, last_top1 = 0;
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
@@ -51,10 +52,12 @@ struct Trainer::State {
     for (auto& reporter : reporters) reporter->note(text);
   }
 
-  int64_t total_steps() const { return config.steps.value_or(config.epochs * train->batches_per_epoch()); }
+  // Epochs are counted by position, not by steps: these may have been of other sizes before a resume.
   double total_epochs() const {
-    return static_cast<double>(total_steps()) / static_cast<double>(train->batches_per_epoch());
+    if (!config.steps) return static_cast<double>(config.epochs);
+    return static_cast<double>(*config.steps) / static_cast<double>(train->batches_per_epoch());
   }
+  double epochs_done() const;
   const models::Model& evaluated_model() const { return average ? average->model() : *model; }
   // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
   Tensor logits_of(const models::Model& of, const Tensor& input) const;

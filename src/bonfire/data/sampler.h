@@ -1,0 +1,41 @@
+#pragma once
+// DistributedSampler: which samples of an epoch a rank reads.
+//
+//   data::DataLoader train(images, {.batch_size = 32, .shuffle = true, .sampler = fleet::sampler()});
+//   for (const auto& [image, label] : train.epoch(0)) {
+//     Tensor loss = cross_entropy(model(image), label);
+//     (loss * train.share().weight()).backward();   // the mean over the samples of all ranks
+//
+// All ranks go over an epoch in one order, which is a pure function of (seed, epoch). A global batch is its next
+// world × batch_size samples, and sample i of it is read by rank i % world. The last batch of an epoch has what is
+// left: no sample is counted twice and none is left out, so ranks may differ by one sample, and where fewer than
+// `world` are left some have none. Those get a batch of stand-ins, copies of the global batch's first sample, with
+// which they take part in the step and which weigh nothing. A position is counted in samples of all ranks: it means the
+// same to any number of them.
+
+#include <cstdint>
+
+namespace bonfire::data {
+
+// Of one global batch.
+struct Share {
+  int64_t own = 0, all = 0;  // samples of this rank, of all ranks
+  int64_t world = 1;
+
+  // What a mean over the own samples is multiplied by, so that the mean of it over the ranks is the mean over all
+  // samples.
+  double weight() const {
+    return all == 0 ? 0 : static_cast<double>(own) * static_cast<double>(world) / static_cast<double>(all);
+  }
+};
+
+struct DistributedSampler {
+  int64_t rank = 0, world = 1;
+
+  void check() const;  // ConfigError for a rank that is not in the world
+
+  Share share(int64_t count) const { return {(count + world - 1 - rank) / world, count, world}; }
+  int64_t place(int64_t row) const { return row * world + rank; }  // in the global batch, of this rank's sample `row`
+};
+
+}  // namespace bonfire::data

@@ -1,0 +1,109 @@
+#include "bonfire/data/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "bonfire/data/loader.h"
+#include "bonfire/data/stored_images.h"
+#include "tests/support/expect_error.h"
+
+namespace bonfire::data {
+namespace {
+
+// Image i is one pixel of value i.
+std::shared_ptr<StoredImages> numbered(size_t count) {
+  std::vector<uint8_t> images, labels(count);
+  for (size_t i = 0; i < count; ++i) images.push_back(static_cast<uint8_t>(i));
+  return std::make_shared<StoredImages>(Shape{1, 1, 1}, std::move(images), std::move(labels));
+}
+
+LoaderOptions shuffled_batches(int64_t batch_size, int64_t rank, int64_t world) {
+  return {.batch_size = batch_size, .sampler = {.rank = rank, .world = world}, .shuffle = true, .seed = 3};
+}
+
+// The numbers of this rank's samples in the next batch; none where they are stand-ins.
+std::vector<int> next_of(DataLoader& loader) {
+  std::vector<uint8_t> pixels = loader.next().input.to_vector<uint8_t>();
+  if (loader.share().own == 0) return {};
+  EXPECT_EQ(static_cast<int64_t>(pixels.size()), loader.share().own);
+  return {pixels.begin(), pixels.end()};
+}
+
+// What all ranks together read from a position to the end of its epoch, in the order of one process.
+std::vector<int> read_by(int64_t world, size_t samples, int64_t batch_size, LoaderPosition from) {
+  std::vector<std::vector<std::vector<int>>> shares;  // [rank, batch, row]
+  for (int64_t rank = 0; rank < world; ++rank) {
+    DataLoader loader(numbered(samples), shuffled_batches(batch_size, rank, world));
+    loader.seek(from);
+    std::vector<std::vector<int>>& own = shares.emplace_back();
+    while (loader.position().epoch == from.epoch) own.push_back(next_of(loader));
+    EXPECT_EQ(own.size(), shares[0].size());
+  }
+  std::vector<int> all;
+  for (size_t batch = 0; batch < shares[0].size(); ++batch)
+    for (size_t row = 0; row < shares[0][batch].size(); ++row)
+      for (const auto& own : shares)
+        if (row < own[batch].size()) all.push_back(own[batch][row]);
+  return all;
+}
+
+TEST(DistributedSampler, RanksTogetherReadWhatOneReadsInItsOrder) {
+  for (size_t samples : {1, 7, 48, 50, 95, 96, 97})
+    for (int64_t epoch : {0, 2}) {
+      std::vector<int> expected = read_by(1, samples, 48, {epoch, 0});
+      for (int64_t world : {2, 3, 4}) EXPECT_EQ(read_by(world, samples, 48 / world, {epoch, 0}), expected) << world;
+      std::sort(expected.begin(), expected.end());
+      for (size_t i = 0; i < samples; ++i) EXPECT_EQ(expected[i], static_cast<int>(i));
+    }
+}
+
+TEST(DistributedSampler, APositionIsTheSameToAnyNumberOfRanks) {
+  std::vector<int> whole = read_by(1, 100, 16, {1, 0});
+  for (int64_t done : {0, 16, 37, 99, 100}) {
+    std::vector<int> left(whole.begin() + done, whole.end());
+    for (int64_t world : {1, 2, 3, 5}) EXPECT_EQ(read_by(world, 100, 8, {1, done}), left) << world << " from " << done;
+  }
+}
+
+TEST(DistributedSampler, WeightsMakeTheMeanOverRanksTheMeanOverSamples) {
+  for (int64_t count : {1, 2, 5, 8})
+    for (int64_t world : {1, 2, 4}) {
+      double own = 0, weights = 0;
+      for (int64_t rank = 0; rank < world; ++rank) {
+        Share share = DistributedSampler{rank, world}.share(count);
+        own += static_cast<double>(share.own);
+        weights += share.weight() / static_cast<double>(world);
+      }
+      EXPECT_EQ(own, static_cast<double>(count));
+      EXPECT_DOUBLE_EQ(weights, 1);
+    }
+}
+
+TEST(DistributedSampler, BatchesAreCountedToTheEndFromAnywhere) {
+  DataLoader loader(numbered(100), shuffled_batches(8, 0, 2));  // 7 batches, the last of 4 samples
+  EXPECT_EQ(loader.batches_until(3), 21);
+  loader.seek({1, 40});
+  EXPECT_EQ(loader.batches_until(3), 4 + 7);
+  EXPECT_EQ(loader.batches_until(1), 0);
+  loader.seek({1, 100});
+  EXPECT_EQ(loader.position(), (LoaderPosition{2, 0}));
+}
+
+TEST(DistributedSampler, RanksLeaveOutTheSameLastBatch) {
+  for (int64_t rank : {0, 1}) {
+    LoaderOptions options = shuffled_batches(8, rank, 2);
+    options.drop_last = true;
+    DataLoader loader(numbered(100), options);
+    EXPECT_EQ(loader.batches_per_epoch(), 6);
+    loader.seek({0, 90});  // what is left fills no batch
+    EXPECT_EQ(loader.position(), (LoaderPosition{1, 0}));
+  }
+  LoaderOptions options = shuffled_batches(60, 0, 2);
+  options.drop_last = true;
+  EXPECT_ERROR(DataLoader(numbered(100), options), ConfigError,
+               "100 samples do not fill one batch of 60 for each of 2");
+}
+
+}  // namespace
+}  // namespace bonfire::data
