@@ -146,6 +146,91 @@ TEST(DataParallel, ModelsThatDifferAreNamed) {
       "ranks must make the same model");
 }
 
+// Runs the body as ranks, each a thread with a device of its own, and returns what each has thrown ("" for nothing).
+std::vector<std::string> errors_of(int ranks, const std::function<void(Device)>& body) {
+  auto groups = comm::local_groups(ranks, {.timeout = std::chrono::seconds(60)});
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        fleet::join(groups[static_cast<size_t>(r)]);
+        body({DeviceType::cpu, static_cast<int16_t>(r)});
+        fleet::leave();
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+// Two layers of one shape, of which a sample goes through one.
+class Branches : public nn::Callable<Branches> {
+ public:
+  Branches() : Callable("Branches") {}
+  Tensor forward(const Tensor& x, bool left) const { return left ? left_(x) : right_(x); }
+
+ private:
+  nn::Linear left_ = register_module("left", nn::Linear({.in = 4, .out = 3}));
+  nn::Linear right_ = register_module("right", nn::Linear({.in = 4, .out = 3}));
+};
+
+TEST(DataParallel, GradientsOfEqualSizeThatDoNotBelongTogetherAreNamed) {
+  std::vector<std::string> errors = errors_of(2, [](Device device) {
+    Branches plain;
+    plain.to(device);
+    Branches model = fleet::distributed_model(plain);
+    auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}));
+    for (int step = 0; step < 4; ++step) {
+      bool left = step % 2 == 0 || (step == 3 && fleet::rank() == 1);  // plans that all ranks have by then
+      Tensor loss = sum(model(ones({2, 4}, DType::f32, device), left));
+      loss.backward();
+      optimizer.step();
+      optimizer.clear_grad();
+      loss.item();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(
+        error.find("rank 0 takes part in the mean of right.bias (f32 [3]), mean of right.weight (f32 [3, 4]), rank "
+                   "1 does not; rank 1 takes part in the mean of left.bias"),
+        std::string::npos)
+        << error;
+    EXPECT_NE(error.find("all ranks must use the same parameters"), std::string::npos) << error;
+  }
+}
+
+TEST(DataParallel, BatchesOfAnySizeBelongTogether) {
+  std::vector<std::string> errors = errors_of(2, [](Device device) {
+    nn::Linear plain({.in = 4, .out = 3});
+    plain.to(device);
+    nn::Linear model = fleet::distributed_model(plain);
+    auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}));
+    for (int64_t step = 0; step < 4; ++step) {
+      Tensor loss = sum(model(ones({1 + step * fleet::rank(), 4}, DType::f32, device)));
+      loss.backward();
+      optimizer.step();
+      optimizer.clear_grad();
+    }
+    synchronize();
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+TEST(DataParallel, OptimizersOfDifferentParametersAreNamed) {
+  std::vector<std::string> errors = errors_of(2, [](Device device) {
+    Branches plain;
+    plain.to(device);
+    Branches model = fleet::distributed_model(plain);
+    std::vector<Parameter> some = model.parameters();
+    if (fleet::rank() == 1) std::swap(some[0], some[2]);
+    fleet::distributed_optimizer(optim::SGD(some, {.lr = 0.1}));
+  });
+  EXPECT_NE(errors[0].find("parameter 0 of the optimizer is 'left.weight'"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("parameter 0 of the optimizer is 'right.weight'"), std::string::npos) << errors[1];
+}
+
 TEST(DataParallel, WhatIsNotBuiltIsRefused) {
   fleet::join(nullptr);
   nn::Linear model({.in = 2, .out = 2});
@@ -182,7 +267,7 @@ TEST(DataParallel, ARankThatLeavesInTheMiddleIsNotWaitedFor) {
   });
   quitter.join();
   other.join();
-  EXPECT_NE(told.find("barrier"), std::string::npos) << told;
+  EXPECT_NE(told.find("rank 0 takes part in the end of the job"), std::string::npos) << told;
 }
 
 TEST(DataParallel, APlainProcessIsRankZeroOfOne) {

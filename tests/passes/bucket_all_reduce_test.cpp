@@ -21,7 +21,8 @@ struct Backward {
     }
     const char* paths[] = {"fc", "fc", "conv"};
     for (size_t i = 0; i < made.size(); ++i) {
-      GraphNode* node = graph.add(comm::all_reduce_op(), {made[i]}, {{"reduce", 1}, {"channel", 0}});
+      GraphNode* node = graph.add(comm::all_reduce_op(), {made[i]},
+                                  {{"reduce", 1}, {"channel", 0}, {"names", Shape{static_cast<int64_t>(i)}}});
       node->path = paths[i];
       graph.assignments.push_back({variables[i].node, {node, 0}});
     }
@@ -50,6 +51,7 @@ TEST(BucketAllReduce, MergesUpToTheBytesAskedFor) {
   verify(step.graph, "bucket_all_reduce");
   EXPECT_EQ(step.names(), (Names{"exp", "exp", "exp", "all_reduce"}));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(step.graph.assignments[static_cast<size_t>(i)].value.index, i);
+  EXPECT_EQ(step.graph.assignments[0].value.node->attributes.ints("names"), (Shape{0, 1, 2}));
 }
 
 TEST(BucketAllReduce, ALayerIsNeverParted) {
@@ -80,7 +82,8 @@ TEST(BucketAllReduce, AResultThatIsReadMeanwhileIsNotHeldBack) {
 TEST(BucketAllReduce, AReductionOfAReductionStaysBehindIt) {
   Graph graph;
   GraphValue made = apply(graph, "exp", {feed(graph, {10})});
-  for (int i = 0; i < 2; ++i) made = {graph.add(comm::all_reduce_op(), {made}, {{"reduce", 1}, {"channel", 0}}), 0};
+  for (int i = 0; i < 2; ++i)
+    made = {graph.add(comm::all_reduce_op(), {made}, {{"reduce", 1}, {"channel", 0}, {"names", Shape{7}}}), 0};
   graph.outputs = {made};
   bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
   verify(graph, "bucket_all_reduce");

@@ -130,8 +130,9 @@ const Op& all_reduce_op() {
   return op;
 }
 
-Tensor all_reduce(const Tensor& value, Reduce reduce, int channel) {
-  return trace_op(all_reduce_op(), {value}, {{"reduce", static_cast<int>(reduce)}, {"channel", channel}});
+Tensor all_reduce(const Tensor& value, Reduce reduce, int channel, int64_t name) {
+  return trace_op(all_reduce_op(), {value},
+                  {{"reduce", static_cast<int>(reduce)}, {"channel", channel}, {"names", std::span(&name, 1)}});
 }
 
 }  // namespace bonfire::comm

@@ -5,9 +5,11 @@
 //   gradient = comm::all_reduce(gradient, comm::Reduce::mean, channel);
 //
 // A node has any number of operands, of one dtype; each is replaced by its reduction over the ranks of the channel's
-// group. Every rank must trace the same nodes in the same order.
+// group. Every rank must trace the same nodes in the same order; comm/agreement.h finds out when they do not.
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "bonfire/comm/group.h"
 #include "bonfire/graph/graph.h"
@@ -19,15 +21,17 @@ namespace bonfire::comm {
 struct Channel {
   std::shared_ptr<Group> group;
   Buffer memory = nullptr;
-  size_t bytes = 0;  // of the memory
+  size_t bytes = 0;                                                 // of the memory
+  std::shared_ptr<const std::vector<std::string>> names = nullptr;  // of values, for messages; may grow
 };
 
 int open_channel(Channel channel);  // its number, for attributes of nodes
 void close_channel(int number);     // nodes that still use it fail
 Channel channel_at(int number);     // CommError when it is closed
 
-Tensor all_reduce(const Tensor& value, Reduce reduce, int channel);
+// `name` is the value's place in the channel's names: ranks must reduce values of the same name.
+Tensor all_reduce(const Tensor& value, Reduce reduce, int channel, int64_t name = -1);
 
-const Op& all_reduce_op();  // attributes: reduce, channel
+const Op& all_reduce_op();  // attributes: reduce, channel, names [operands]
 
 }  // namespace bonfire::comm

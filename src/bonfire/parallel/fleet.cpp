@@ -10,6 +10,7 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/hash.h"
+#include "bonfire/comm/agreement.h"
 #include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/mpi/mpi_group.h"
@@ -21,12 +22,19 @@
 namespace bonfire::fleet {
 namespace {
 
+struct DistributedParameter {
+  Variable variable;
+  int64_t name;  // its place in Job::names
+};
+
 // What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
 struct Job {
   comm::Rendezvous rendezvous;         // keeps the store while the job lives
   std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
   int channel = -1;                    // of the all-reduces of gradients
-  std::map<const VariableState*, Variable> parameters;
+  std::map<const VariableState*, DistributedParameter> parameters;
+  std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
+  int models = 0;
 
   Job() = default;
   Job(const Job&) = delete;
@@ -77,12 +85,13 @@ void reduce_gradients(std::span<const Variable> written) {
   NoGrad no_grad;
   std::set<const VariableState*> done;  // two versions of a parameter have one gradient
   for (const Variable& parameter : written) {
-    if (!self.parameters.contains(&parameter.state()) || !done.insert(&parameter.state()).second) continue;
+    auto known = self.parameters.find(&parameter.state());
+    if (known == self.parameters.end() || !done.insert(&parameter.state()).second) continue;
     const std::string& name = parameter.name();
     size_t dot = name.rfind('.');
     PathScope path(dot == std::string::npos ? std::string_view("parameters") : std::string_view(name).substr(0, dot));
     Variable gradient = parameter.grad_variable();
-    gradient.assign(comm::all_reduce(gradient.value(), comm::Reduce::mean, self.channel));
+    gradient.assign(comm::all_reduce(gradient.value(), comm::Reduce::mean, self.channel, known->second.name));
   }
 }
 
@@ -96,7 +105,7 @@ int64_t fingerprint(const std::string& name, const Variable& variable) {
 }
 
 // Every rank learns of the first difference, and says the same.
-void require_same_model(comm::Group& group, const nn::StateDict& variables) {
+void require_same(comm::Group& group, const char* what, const nn::StateDict& variables) {
   auto size = static_cast<size_t>(group.size());
   std::vector<int64_t> own{static_cast<int64_t>(variables.size())};
   std::vector<int64_t> counts(size);
@@ -104,9 +113,10 @@ void require_same_model(comm::Group& group, const nn::StateDict& variables) {
   for (size_t r = 0; r < size; ++r)
     if (counts[r] != counts[0])
       throw_error<CommError>(
-          "[fleet] the model of rank 0 has {} parameters and buffers, that of rank {} has {}; all ranks "
-          "must make the same model",
-          counts[0], r, counts[r]);
+          "[fleet] the {} of rank 0 has {} parameters and buffers, that of rank {} has {}; all ranks must make the "
+          "same "
+          "{}",
+          what, counts[0], r, counts[r], what);
   own.clear();
   for (const auto& [name, variable] : variables) own.push_back(fingerprint(name, variable));
   std::vector<int64_t> all(size * own.size());
@@ -115,11 +125,10 @@ void require_same_model(comm::Group& group, const nn::StateDict& variables) {
     for (size_t r = 0; r < size; ++r)
       if (all[r * own.size() + i] != all[i])
         throw_error<CommError>(
-            "[fleet] parameter {} of the model is '{}' {} here (rank {}), and another one on rank {}; all ranks must "
-            "make "
-            "the same model",
-            i, variables[i].name, to_string(variables[i].variable.spec()), group.rank(),
-            static_cast<size_t>(group.rank()) == r ? 0 : r);
+            "[fleet] parameter {} of the {} is '{}' {} here (rank {}), and another one on rank {}; all ranks must make "
+            "the same {}",
+            i, what, variables[i].name, to_string(variables[i].variable.spec()), group.rank(),
+            static_cast<size_t>(group.rank()) == r ? 0 : r, what);
 }
 
 // One device, and one whose memory ranks can share.
@@ -189,7 +198,7 @@ void join(std::shared_ptr<comm::Group> group) {
   auto made = std::make_unique<Job>();
   made->group = std::move(group);
   bool several = made->group != nullptr && made->group->size() > 1;
-  if (several) made->channel = comm::open_channel({.group = made->group->split(0)});
+  if (several) made->channel = comm::open_channel({.group = made->group->split(0), .names = made->names});
   job() = std::move(made);
   if (several) autodiff::set_after_backward(reduce_gradients);
 }
@@ -200,7 +209,7 @@ void leave() {
   autodiff::set_after_backward({});
   std::unique_ptr<Job> self = std::move(job());
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
-  if (self->channel >= 0) comm::channel_at(self->channel).group->barrier();
+  if (self->channel >= 0) comm::agree(*comm::channel_at(self->channel).group, {{{0, "end of the job"}}});
 }
 
 int rank() { return job() && job()->group ? job()->group->rank() : 0; }
@@ -221,9 +230,15 @@ void distribute_model(const nn::Module& model) {
   for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);
   require_cpu(parameters);
   nn::StateDict variables = model.state_dict();
-  require_same_model(*self.group, variables);
+  require_same(*self.group, "model", variables);
   for (const auto& [name, variable] : variables) broadcast(*self.group, variable);
-  for (const Variable& parameter : parameters) self.parameters.emplace(&parameter.state(), parameter);
+  ++self.models;
+  for (const Variable& parameter : parameters) {
+    self.parameters.insert_or_assign(&parameter.state(),
+                                     DistributedParameter{parameter, static_cast<int64_t>(self.names->size())});
+    self.names->push_back(self.models == 1 ? parameter.name()
+                                           : fmt::format("{} of model {}", parameter.name(), self.models));
+  }
 }
 
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy) {
@@ -239,6 +254,9 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   options.all_reduce_layers = strategy.fuse_parameter_groups_size;
   if (self.channel < 0) return;
   require_cpu(optimizer.parameters());
+  nn::StateDict list;
+  for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
+  require_same(*self.group, "optimizer", list);
   std::vector<Variable> gradients;  // last parameter first, as the optimizer has laid them out: that is how they appear
   for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
   std::reverse(gradients.begin(), gradients.end());
@@ -250,7 +268,8 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
     gradient.state().layout_fixed = true;
   }
   comm::close_channel(self.channel);
-  self.channel = comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes});
+  self.channel =
+      comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes, .names = self.names});
 }
 
 }  // namespace detail

@@ -31,7 +31,10 @@ struct Bucket {
 
   bool takes(const Reduction& next, int64_t most_bytes, int64_t most_layers) const {
     const GraphNode& last = *members.back().node;
-    bool alike = last.attributes == next.node->attributes && last.device() == next.node->device() &&
+    auto same = [&](const char* attribute) {
+      return last.attributes.integer(attribute) == next.node->attributes.integer(attribute);
+    };
+    bool alike = same("reduce") && same("channel") && last.device() == next.node->device() &&
                  last.outputs[0].dtype == next.node->outputs[0].dtype;
     bool in_time = next.made < first_used && made < next.first_used;
     bool same_layer = last.path == next.node->path;
@@ -107,9 +110,15 @@ class BucketAllReduce final : public Pass {
   static void merge(Graph& graph, const Bucket& bucket) {
     const GraphNode& first = *bucket.members.front().node;
     std::vector<GraphValue> operands;
-    for (const Reduction& member : bucket.members)
+    std::vector<int64_t> names;
+    for (const Reduction& member : bucket.members) {
       operands.insert(operands.end(), member.node->inputs.begin(), member.node->inputs.end());
-    GraphNode* merged = graph.add(comm::all_reduce_op(), std::move(operands), first.attributes, bucket.before);
+      std::span<const int64_t> own = member.node->attributes.list("names");
+      names.insert(names.end(), own.begin(), own.end());
+    }
+    Attributes attributes = first.attributes;
+    attributes.set({"names", names});
+    GraphNode* merged = graph.add(comm::all_reduce_op(), std::move(operands), attributes, bucket.before);
     merged->path = bucket.layers == 1 ? first.path : "";
     int output = 0;
     for (const Reduction& member : bucket.members) {

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/agreement.h"
 #include "bonfire/runtime/memory.h"
 #include "bonfire/runtime/profile.h"
 #include "bonfire/runtime/separate_outputs.h"
@@ -300,6 +301,7 @@ class Planner {
       program.arena_bytes = arena_bytes_[device];
       plan_->programs.push_back(std::move(program));
     }
+    for (size_t i = 0; i < plan_->programs.size(); ++i) add_agreements(static_cast<int>(i));
     std::map<int, int> written_by;  // cell → program
     for (size_t i = 0; i < order_.size(); ++i) {
       GraphNode& node = *order_[i];
@@ -311,6 +313,22 @@ class Planner {
       for (int output = 0; output < static_cast<int>(node.outputs.size()); ++output)
         written_by[cell_of_.at({&node, output})] = program_of_[i];
       add_step(program, node);
+    }
+  }
+
+  // A program with collectives begins with its ranks' agreement on them.
+  void add_agreements(int program) {
+    std::vector<const GraphNode*> collectives;
+    for (size_t i = 0; i < order_.size(); ++i)
+      if (program_of_[i] == program && order_[i]->op->has(Trait::collective)) collectives.push_back(order_[i]);
+    std::vector<ProgramStep>& steps = plan_->programs[static_cast<size_t>(program)].program->steps;
+    for (std::unique_ptr<Kernel>& kernel : comm::agreements(collectives)) {
+      PlanNote note{.node = "agree", .path = "", .candidate = "group", .output_layouts = {}};
+      note.program = program;
+      note.step = static_cast<int>(steps.size());
+      plan_->notes.push_back(std::move(note));
+      steps.push_back(
+          {.kernel = std::move(kernel), .inputs = {}, .outputs = {}, .collective = true, .label = "[agree]"});
     }
   }
 

@@ -1,0 +1,39 @@
+#pragma once
+// Agreement: before a step makes its first collective, its ranks compare which ones they are going to make.
+//
+// Values of the same size would otherwise be mixed up where ranks use different parameters, and messages between hosts
+// carry no names. Ranks compile when they like (one has a batch of another size, another finds its plan), so the
+// comparison belongs to every run of a plan, not to its making. It costs next to nothing there: 16 bytes go round on
+// the communication thread while the forward pass computes. Only when they differ do the ranks tell each other the
+// details, so that all of them say the same.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bonfire/comm/group.h"
+#include "bonfire/graph/graph.h"
+#include "bonfire/kernel/kernel.h"
+
+namespace bonfire::comm {
+
+// What one rank's collectives take part in, in order: an item for each operand. Nothing in it depends on a rank's
+// batch.
+struct Sequence {
+  struct Item {
+    int call;          // operands of one collective share it
+    std::string what;  // "mean of fc.weight (f32 [10, 144])"
+    friend bool operator==(const Item&, const Item&) = default;
+  };
+  std::vector<Item> items;
+};
+
+// A collective call. CommError, the same on all ranks, says what the first rank that differs from rank 0 does
+// otherwise.
+void agree(Group& group, const Sequence& sequence);
+
+// Steps to run before the collectives among `nodes`, which are those of one device in their order: one a channel.
+std::vector<std::unique_ptr<Kernel>> agreements(std::span<const GraphNode* const> nodes);
+
+}  // namespace bonfire::comm
