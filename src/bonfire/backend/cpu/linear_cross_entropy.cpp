@@ -31,7 +31,8 @@ class LogitsKept {
 
   explicit LogitsKept(const LinearLoss<T>& loss)
       : loss_(loss), rows_(loss.rows), depth_(loss.depth), classes_(loss.classes) {
-    const int64_t row_bytes = std::max<int64_t>(1, classes_ * static_cast<int64_t>(sizeof(Acc)));
+    stride_ = static_cast<int64_t>(aligned_bytes(classes_ * int64_t{sizeof(Acc)}) / sizeof(Acc));
+    const int64_t row_bytes = std::max<int64_t>(1, stride_ * int64_t{sizeof(Acc)});
     block_ = std::max(kFewestRows, kBlockBytes / row_bytes);
     if (block_ > kWholeRows) block_ -= block_ % kWholeRows;
     block_ = std::min(rows_, block_);
@@ -60,7 +61,7 @@ class LogitsKept {
       run.threads->parallel_for(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, classes_)),
                                 [&](int64_t begin, int64_t end) {
                                   for (int64_t r = begin; r < end; ++r)
-                                    losses[first + r] = differentiate(logits + r * classes_, target[first + r], given);
+                                    losses[first + r] = differentiate(logits + r * stride_, target[first + r], given);
                                 });
       const T* gradient = reinterpret_cast<const T*>(logits);
       if (loss_.has_bias) add_columns(gradient, rows, run.output<Acc>(3), *run.threads);
@@ -71,13 +72,13 @@ class LogitsKept {
   }
 
  private:
-  size_t logits_bytes() const { return aligned_bytes(block_ * classes_ * static_cast<int64_t>(sizeof(Acc))); }
+  size_t logits_bytes() const { return static_cast<size_t>(block_ * stride_) * sizeof(Acc); }
   size_t losses_bytes() const { return aligned_bytes(rows_ * static_cast<int64_t>(sizeof(Acc))); }
 
   // The gradient of a row lies at the head of its logits' memory; so its rows are this many of its elements apart.
   int64_t gradient_stride() const {
     constexpr int64_t kAccBytes = sizeof(Acc), kBytes = sizeof(T);
-    return classes_ * (kAccBytes / kBytes);
+    return stride_ * (kAccBytes / kBytes);
   }
 
   Gemm logits_of(int64_t rows) const {
@@ -89,7 +90,7 @@ class LogitsKept {
             .transpose_b = true,
             .lda = depth_,
             .ldb = depth_,
-            .ldc = classes_,
+            .ldc = stride_,
             .bias = loss_.has_bias ? BiasAlong::columns : BiasAlong::none,
             .bias_type = loss_.bias_type};
   }
@@ -150,6 +151,7 @@ class LogitsKept {
 
   LinearLoss<T> loss_;
   int64_t rows_, depth_, classes_;  // N, K, V
+  int64_t stride_;                  // between rows of logits: each begins a cache line
   int64_t block_ = 0;               // rows
   size_t gemm_bytes_ = 0;
 };
