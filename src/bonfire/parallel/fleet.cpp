@@ -152,7 +152,6 @@ void require_built(const DistributedStrategy& strategy) {
   require(strategy.nccl_comm_num == usual.nccl_comm_num, "nccl_comm_num");
   require(!strategy.use_hierarchical_allreduce, "use_hierarchical_allreduce");
   require(!strategy.use_local_sgd, "use_local_sgd");
-  require(!strategy.sync_batch_norm, "sync_batch_norm");
   require(strategy.accumulate_steps == 1, "accumulate_steps");
   require(!strategy.use_recompute, "use_recompute");
   require(strategy.fetch_frequency == usual.fetch_frequency, "fetch_frequency");
@@ -207,6 +206,7 @@ void leave() {
   if (!job()) return;
   synchronize();
   autodiff::set_after_backward({});
+  passes::current_options().sync_batch_norm = -1;
   std::unique_ptr<Job> self = std::move(job());
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
   if (self->channel >= 0) comm::agree(*comm::channel_at(self->channel).group, {{{0, "end of the job"}}});
@@ -270,6 +270,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   comm::close_channel(self.channel);
   self.channel =
       comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes, .names = self.names});
+  options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
 }
 
 }  // namespace detail

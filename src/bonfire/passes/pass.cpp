@@ -15,6 +15,7 @@
 #include "bonfire/passes/fuse_embedding_add.h"
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
+#include "bonfire/passes/sync_batch_norm.h"
 
 namespace bonfire::passes {
 
@@ -25,6 +26,7 @@ void Options::mix_into(base::Hash128& hash) const {
            (static_cast<uint64_t>(fuse_all_reduce_ops) << 5));
   hash.mix(static_cast<uint64_t>(all_reduce_bytes));
   hash.mix(static_cast<uint64_t>(all_reduce_layers));
+  hash.mix(static_cast<uint64_t>(sync_batch_norm));
 }
 
 std::span<const std::unique_ptr<Pass>> pipeline() {
@@ -36,6 +38,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(amp());
     list.push_back(common_subexpressions());
     list.push_back(dead_code());
+    list.push_back(sync_batch_norm());
     list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());
     list.push_back(fuse_cast_sum());

@@ -1,0 +1,87 @@
+#include "bonfire/passes/sync_batch_norm.h"
+
+#include <unordered_map>
+
+#include "bonfire/comm/all_reduce.h"
+#include "bonfire/ops/sync_batch_norm.h"
+
+namespace bonfire::passes {
+namespace {
+
+// Behind running statistics that are unbiased already: so many that one more or less does not matter.
+constexpr int64_t kManyElements = int64_t{1} << 50;
+
+class SyncBatchNorm final : public Pass {
+ public:
+  std::string_view name() const override { return "sync_batch_norm"; }
+
+  void run(Graph& graph, const Options& options) const override {
+    if (options.sync_batch_norm < 0) return;
+    const Op &statistics = find_op("batch_norm_statistics"), &sums = find_op("batch_norm_gradient_sums");
+    Joint joints;
+    for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
+      GraphNode* node = &*position++;
+      GraphNode* behind = position == graph.nodes().end() ? nullptr : &*position;
+      if (node->op == &statistics) join_statistics(graph, *node, behind, options.sync_batch_norm, joints);
+      if (node->op == &sums) join_sums(graph, *node, behind, options.sync_batch_norm, joints);
+    }
+  }
+
+ private:
+  // The moments of all ranks, by the node that makes statistics of them.
+  using Joint = std::unordered_map<const GraphNode*, GraphNode*>;
+
+  // Elements of a channel.
+  static int64_t count_of(const TensorSpec& x) { return x.shape[1] == 0 ? 0 : x.shape.count() / x.shape[1]; }
+
+  static GraphNode* add(Graph& graph, const Op& op, std::vector<GraphValue> inputs, Attributes attributes,
+                        const GraphNode& like, GraphNode* before) {
+    GraphNode* node = graph.add(op, std::move(inputs), std::move(attributes), before);
+    node->path = like.path;
+    return node;
+  }
+
+  static GraphNode* reduce(Graph& graph, GraphNode* value, int channel, GraphNode* before) {
+    Attributes attributes{{"reduce", static_cast<int>(comm::Reduce::sum)}, {"channel", channel}, {"names", Shape{-1}}};
+    return add(graph, comm::all_reduce_op(), {{value, 0}}, std::move(attributes), *value, before);
+  }
+
+  static void join_statistics(Graph& graph, GraphNode& own, GraphNode* behind, int channel, Joint& joints) {
+    const std::vector<GraphNode*> mean_users = Uses(graph).nodes({&own, 0});
+    GraphNode* moments = add(graph, batch_norm_moments_op(), {{&own, 0}, {&own, 1}},
+                             {{"count", count_of(own.inputs[0].spec())}}, own, behind);
+    GraphNode* all = reduce(graph, moments, channel, behind);
+    GraphNode* joint =
+        add(graph, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, own, behind);
+    joints.emplace(joint, all);
+    for (int i : {0, 1}) graph.replace_uses({&own, i}, {joint, i});
+    moments->inputs = {{&own, 0}, {&own, 1}};
+    for (GraphNode* user : mean_users) {
+      if (user->op != &find_op("batch_norm_update_running")) continue;
+      user->inputs[3] = {joint, 2};
+      user->attributes.set({"count", kManyElements});
+    }
+  }
+
+  static void join_sums(Graph& graph, GraphNode& own, GraphNode* behind, int channel, const Joint& joints) {
+    auto found = joints.find(own.inputs[2].node);
+    if (found == joints.end()) return;  // by statistics that are constants
+    std::vector<GraphNode*> users = Uses(graph).nodes({&own, 0});
+    std::erase_if(users, [](const GraphNode* user) { return user->op != &find_op("batch_norm_gradient_apply"); });
+    if (users.empty()) return;
+    GraphNode* moments = add(graph, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, own, behind);
+    GraphNode* all = reduce(graph, moments, channel, behind);
+    GraphNode* joint = add(graph, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
+                           {{"count", count_of(own.inputs[1].spec())}, {"dtype", own.outputs[0].dtype}}, own, behind);
+    for (GraphNode* user : users) {
+      user->inputs[5] = {joint, 0};
+      user->inputs[6] = {joint, 1};
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> sync_batch_norm() { return std::make_unique<SyncBatchNorm>(); }
+
+}  // namespace bonfire::passes

@@ -1,0 +1,124 @@
+// sync_batch_norm over threads as ranks: what one rank would do with all samples.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "bonfire/base/random.h"
+#include "bonfire/bonfire.h"
+#include "bonfire/comm/local/local_group.h"
+#include "bonfire/parallel/fleet.h"
+
+namespace bonfire {
+namespace {
+
+constexpr int64_t kBatch = 12, kSteps = 50;
+
+class NormedNet : public nn::Callable<NormedNet> {
+ public:
+  NormedNet() : Callable("NormedNet") {}
+  Tensor forward(const Tensor& x) const {  // [N, 1, 8, 8]
+    Tensor y = avg_pool2d(tanh(norm1_(conv1_(x))), {.kernel = {2}});
+    y = tanh(norm2_(conv2_(y)) + y);  // with a residual, as fusion likes it
+    return fc_(flatten(y, 1));
+  }
+
+ private:
+  nn::Conv2d conv1_ = register_module("conv1", nn::Conv2d({.in = 1, .out = 6, .kernel = {3}, .padding = {1}}));
+  nn::BatchNorm2d norm1_ = register_module("norm1", nn::BatchNorm2d({.channels = 6}));
+  nn::Conv2d conv2_ = register_module("conv2", nn::Conv2d({.in = 6, .out = 6, .kernel = {3}, .padding = {1}}));
+  nn::BatchNorm2d norm2_ = register_module("norm2", nn::BatchNorm2d({.channels = 6}));
+  nn::Linear fc_ = register_module("fc", nn::Linear({.in = 96, .out = 5}));
+};
+
+// Samples [first, first + count) of a step's batch. Their means differ: statistics of a part are not those of the
+// whole.
+Tensor images(int64_t step, int64_t first, int64_t count, Device device) {
+  std::vector<float> pixels(static_cast<size_t>(count) * 64);
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    size_t at = static_cast<size_t>(first) * 64 + i;
+    pixels[i] = normal_at(3, static_cast<uint64_t>(step), at) + 0.3F * static_cast<float>(at / 64);
+  }
+  return Tensor::from<float>(pixels, {count, 1, 8, 8}, device);
+}
+
+Tensor labels(int64_t step, int64_t first, int64_t count, Device device) {
+  std::vector<int64_t> classes(static_cast<size_t>(count));
+  for (size_t i = 0; i < classes.size(); ++i) classes[i] = (7 * step + 3 * (first + static_cast<int64_t>(i))) % 5;
+  return Tensor::from<int64_t>(classes, {count}, device);
+}
+
+struct Course {
+  std::vector<double> losses;  // of all samples, each step
+  std::vector<float> running;  // variance of the second norm, at the end
+};
+
+// One rank's training on its share of each batch; the loss of each rank counts by its samples.
+Course train(Device device, std::span<const int64_t> shares, bool sync) {
+  manual_seed(5);
+  NormedNet plain;
+  plain.to(device);
+  NormedNet model = fleet::distributed_model(plain);
+  auto optimizer = fleet::distributed_optimizer(optim::Momentum(model.parameters(), {.lr = 0.02, .momentum = 0.9}),
+                                                {.sync_batch_norm = sync});
+  auto rank = static_cast<size_t>(fleet::rank());
+  int64_t first = 0;
+  for (size_t r = 0; r < rank; ++r) first += shares[r];
+  const double weight = static_cast<double>(shares[rank]) / kBatch;
+  Course course;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    Tensor loss =
+        cross_entropy(model(images(step, first, shares[rank], device)), labels(step, first, shares[rank], device));
+    (loss * (weight * static_cast<double>(fleet::world_size()))).backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    double mean = weight * loss.item();
+    if (fleet::world_size() > 1) fleet::group().all_reduce({&mean, 1, DType::f64}, comm::Reduce::sum);
+    course.losses.push_back(mean);
+  }
+  for (const auto& [name, variable] : model.state_dict()) {
+    if (name != "norm2.running_var") continue;
+    std::vector<std::byte> bytes = variable.save();
+    course.running.resize(bytes.size() / sizeof(float));
+    std::memcpy(course.running.data(), bytes.data(), bytes.size());
+  }
+  return course;
+}
+
+std::vector<Course> train_on(const std::vector<int64_t>& shares, bool sync) {
+  auto groups = comm::local_groups(static_cast<int>(shares.size()), {.timeout = std::chrono::seconds(60)});
+  std::vector<Course> courses(shares.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < shares.size(); ++r)
+    threads.emplace_back([&, r] {
+      fleet::join(groups[r]);
+      courses[r] = train({DeviceType::cpu, static_cast<int16_t>(r)}, shares, sync);
+      fleet::leave();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return courses;
+}
+
+double largest_difference(const Course& a, const Course& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.losses.size(); ++i)
+    most = std::max(most, std::abs(a.losses[i] - b.losses[i]) / std::abs(b.losses[i]));
+  return most;
+}
+
+TEST(DataParallel, SyncBatchNormTrainsAsOneRankWouldOnTheWholeBatch) {
+  const Course whole = train_on({kBatch}, false)[0];
+  for (const std::vector<int64_t>& shares : {std::vector<int64_t>{6, 6}, {9, 3}, {2, 5, 5}}) {
+    std::vector<Course> parts = train_on(shares, true);
+    EXPECT_LT(largest_difference(parts[0], whole), 1e-5) << shares.size() << " ranks, rank 0 has " << shares[0];
+    for (const Course& part : parts) EXPECT_EQ(part.running, parts[0].running);  // the same bits everywhere
+    ASSERT_EQ(parts[0].running.size(), whole.running.size());
+    for (size_t c = 0; c < whole.running.size(); ++c)
+      EXPECT_NEAR(parts[0].running[c], whole.running[c], 1e-4 * std::abs(whole.running[c]));
+  }
+  EXPECT_GT(largest_difference(train_on({6, 6}, false)[0], whole), 1e-3);  // without it they part
+}
+
+}  // namespace
+}  // namespace bonfire
