@@ -20,6 +20,7 @@
 #include "bonfire/graph/trace.h"
 #include "bonfire/graph/variable.h"
 #include "bonfire/kernel/kernel.h"
+#include "bonfire/launch/spawn.h"
 #include "bonfire/models/alexnet.h"
 #include "bonfire/models/bert.h"
 #include "bonfire/models/lstm_classifier.h"

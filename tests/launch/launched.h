@@ -23,6 +23,12 @@ inline Words joined(Words words, const Words& more) {
   return words;
 }
 
+inline size_t count(const std::string& text, const std::string& part) {
+  size_t times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
 // No variable of the caller's own job may leak into that of the test.
 inline ChildProcess::Variables clean(const ChildProcess::Variables& more = {}) {
   ChildProcess::Variables variables{{"RANK", ""}, {"WORLD_SIZE", ""}, {"OMP_NUM_THREADS", ""}, {"BONFIRE_TOKEN", ""}};

@@ -15,6 +15,7 @@ namespace bonfire::launch {
 
 namespace {
 
+using testing::count;
 using testing::expect_mentions;
 using testing::free_port;
 using testing::gone_soon;
@@ -23,12 +24,6 @@ using testing::Launched;
 using testing::processes_with;
 using testing::ScratchFolder;
 using testing::Words;
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t times = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
-  return times;
-}
 
 // The process that the one which was started has started: the inner launcher.
 int inner_of(const Launched& job) {
@@ -54,6 +49,16 @@ TEST(Launch, RanksShareTheCores) {
   EXPECT_EQ(job.wait(), 0);
   EXPECT_EQ(count(job.output(), fmt::format("BONFIRE_CPU_THREADS={}\n", std::max(1, available_cores() / 2))), 2u);
   EXPECT_EQ(count(job.output(), "OMP_NUM_THREADS=7\n"), 2u);  // the user's word stands
+}
+
+TEST(Launch, ARankThatLostAnotherIsNotTheCulprit) {
+  Launched job({"--nproc_per_node", "3"},
+               {"if", "0", "exit", "76", "if", "1", "sleep", "0.2", "exit", "3", "if", "2", "sleep", "60"});
+  EXPECT_EQ(job.wait(), 3);
+  expect_mentions(job.output(), {"rank 1 (process ", "ended with exit status 3"});
+  Launched victims({"--nproc_per_node", "2"}, {"if", "0", "exit", "76", "if", "1", "sleep", "60"});
+  EXPECT_EQ(victims.wait(), 76);
+  expect_mentions(victims.output(), {"rank 0 (process ", "ended with exit status 76"});
 }
 
 TEST(Launch, TheFirstFailureIsNamedAndTheOthersLeave) {

@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kDefaultPort = 29500;
+constexpr std::chrono::milliseconds kBlameDelay{1000};  // who has failed by itself may end after its victims
 
 void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
 
@@ -109,6 +110,7 @@ class Launcher {
     while (!exit_code_) {
       wait_for_something();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_ranks();
+      if (blame_at_ && Clock::now() >= *blame_at_) blame();
     }
     end_descendants();  // before the store is closed
     return *exit_code_;
@@ -133,8 +135,10 @@ class Launcher {
   }
 
   int milliseconds_left() const {
-    if (!kill_at_) return -1;
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+    if (!kill_at_ && !blame_at_) return -1;
+    Clock::time_point next =
+        std::min(kill_at_.value_or(Clock::time_point::max()), blame_at_.value_or(Clock::time_point::max()));
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
     return static_cast<int>(std::max<int64_t>(0, left.count() + 1));
   }
 
@@ -148,21 +152,18 @@ class Launcher {
   }
 
   void reap() {
-    std::vector<const RankProcess*> failures;
     int status = 0;
     for (int process; (process = ::waitpid(-1, &status, WNOHANG)) > 0;)
       for (const auto& rank : ranks_)  // others were adopted
         if (rank->process() == process) {
           rank->ended(status);
-          if (rank->failed()) failures.push_back(rank.get());
+          if (rank->failed()) failures_.push_back(rank.get());
         }
-    if (state_ == State::running && !failures.empty()) {
-      // Of those that died in one moment, the one that a signal killed was hardly the victim of another.
-      auto first = std::max_element(failures.begin(), failures.end(),
-                                    [](auto* a, auto* b) { return a->exit_code() < 128 && b->exit_code() >= 128; });
-      failure_code_ = (*first)->exit_code();
-      state_ = State::waiting;
-      nodes_->rank_failed((*first)->obituary());
+    if (state_ == State::running && !failures_.empty()) {
+      if (fault(*culprit()) > 0 || none_runs())
+        blame();
+      else if (!blame_at_)
+        blame_at_ = Clock::now() + kBlameDelay;
     } else if (none_runs()) {
       if (state_ == State::running) {
         state_ = State::waiting;
@@ -171,6 +172,23 @@ class Launcher {
         all_gone();
       }
     }
+  }
+
+  // How surely a rank has failed by itself: whom a signal killed was hardly the victim of another.
+  static int fault(const RankProcess& rank) {
+    return rank.exit_code() == kLostPeer ? 0 : rank.exit_code() < 128 ? 1 : 2;
+  }
+
+  const RankProcess* culprit() const {
+    return *std::max_element(failures_.begin(), failures_.end(),
+                             [](auto* a, auto* b) { return fault(*a) < fault(*b); });
+  }
+
+  void blame() {
+    blame_at_.reset();
+    failure_code_ = culprit()->exit_code();
+    state_ = State::waiting;
+    nodes_->rank_failed(culprit()->obituary());
   }
 
   void take(const Event& event) {
@@ -197,6 +215,7 @@ class Launcher {
       return nodes_->ranks_gone();
     }
     if (event.generation > 0) say(fmt::format("restart {} of {}", event.generation, options_.max_restarts));
+    failures_.clear();
     ranks_.clear();
     failure_code_ = 1;
     for (int local = 0; local < options_.ranks; ++local) {
@@ -251,6 +270,7 @@ class Launcher {
 
   void end_ranks(int number, std::chrono::milliseconds grace) {
     state_ = State::ending;
+    blame_at_.reset();
     for (const auto& rank : ranks_) rank->signal(number);
     kill_at_ = Clock::now() + grace;
     if (none_runs()) all_gone();
@@ -284,7 +304,8 @@ class Launcher {
   std::unique_ptr<Nodes> nodes_;
   State state_ = State::waiting;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
-  std::optional<Clock::time_point> kill_at_;
+  std::vector<const RankProcess*> failures_;  // of ranks_
+  std::optional<Clock::time_point> kill_at_, blame_at_;
   int stop_signal_ = 0;
   int failure_code_ = 1;
   std::optional<int> exit_code_;

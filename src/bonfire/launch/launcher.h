@@ -27,6 +27,9 @@ struct LaunchOptions {
   std::chrono::milliseconds end_grace{3'000};     // after a failure
 };
 
+// The exit status of a rank that ends because another one did: the launcher looks for that one before it names a culprit.
+inline constexpr int kLostPeer = 76;
+
 // The exit code: 0, that of the rank that failed first (1 when that was on another host), or 128 + the signal that
 // stopped the job. To be called from a process with one thread; it returns when no process is left. ConfigError: a
 // program that is not there, options that cannot be.
