@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "bonfire/base/random.h"
@@ -229,6 +230,89 @@ TEST(DataParallel, OptimizersOfDifferentParametersAreNamed) {
   });
   EXPECT_NE(errors[0].find("parameter 0 of the optimizer is 'left.weight'"), std::string::npos) << errors[0];
   EXPECT_NE(errors[1].find("parameter 0 of the optimizer is 'right.weight'"), std::string::npos) << errors[1];
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// What each rank hears in the step in which ranks `failing` have a label that is no class, and in the step after it.
+struct Heard {
+  std::vector<std::string> first, later;
+};
+Heard after_bad_labels(int ranks, const std::set<int>& failing) {
+  Heard heard{std::vector<std::string>(static_cast<size_t>(ranks)), {}};
+  heard.later = errors_of(ranks, [&](Device device) {
+    nn::Linear plain({.in = 4, .out = 3});
+    plain.to(device);
+    nn::Linear model = fleet::distributed_model(plain);
+    auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}));
+    auto step = [&](int64_t label) {
+      Tensor labels = Tensor::from<int64_t>(std::vector<int64_t>{label}, {1}, device);
+      Tensor loss = cross_entropy(model(ones({1, 4}, DType::f32, device)), labels);
+      loss.backward();
+      optimizer.step();
+      optimizer.clear_grad();
+      loss.item();
+    };
+    step(0);
+    try {
+      step(failing.contains(fleet::rank()) ? 9 : 1);
+    } catch (const Error& error) {
+      heard.first[static_cast<size_t>(fleet::rank())] = error.what();
+    }
+    for (const Parameter& parameter : model.parameters()) parameter.load(parameter.save());  // trusted again
+    step(2);
+  });
+  return heard;
+}
+
+TEST(DataParallel, AStepThatFailsOnOneRankEndsItOnAll) {
+  Heard heard = after_bad_labels(3, {1});
+  EXPECT_TRUE(contains(heard.first[1], "target 9 of row 0 is not a class")) << heard.first[1];
+  EXPECT_FALSE(contains(heard.first[1], "aborted")) << heard.first[1];
+  for (size_t r : {0, 2}) {
+    EXPECT_TRUE(contains(heard.first[r], "aborted by rank 1 (thread): ")) << heard.first[r];
+    EXPECT_TRUE(contains(heard.first[r], "target 9 of row 0 is not a class")) << heard.first[r];
+  }
+  for (const std::string& later : heard.later) EXPECT_TRUE(contains(later, "target 9 of row 0")) << later;
+}
+
+TEST(DataParallel, AStepThatFailsOnAllRanksIsTheirOwnFailure) {
+  Heard heard = after_bad_labels(2, {0, 1});
+  for (const std::string& first : heard.first) EXPECT_TRUE(contains(first, "target 9 of row 0")) << first;
+  for (const std::string& later : heard.later) EXPECT_TRUE(contains(later, "target 9 of row 0")) << later;
+}
+
+// One layer, stepped once by a body that fails on rank 1; what rank 0 hears.
+std::string heard_from_rank_1(const std::function<Tensor(const nn::Linear&, const Tensor&)>& loss_of) {
+  return errors_of(2, [&](Device device) {
+    nn::Linear plain({.in = 4, .out = 3});
+    plain.to(device);
+    nn::Linear model = fleet::distributed_model(plain);
+    auto step = compile([&](const Tensor& x) {
+      Tensor loss = loss_of(model, x);
+      loss.backward();
+      return loss;
+    });
+    step(ones({1, 4}, DType::f32, device)).item();
+  })[0];
+}
+
+TEST(DataParallel, AStepThatCannotBeTracedEndsTheOthers) {
+  std::string heard = heard_from_rank_1([](const nn::Linear& model, const Tensor& x) {
+    if (fleet::rank() == 1) throw_error<DataError>("no more samples");
+    return sum(model(x));
+  });
+  EXPECT_TRUE(contains(heard, "aborted by rank 1 (thread): no more samples")) << heard;
+}
+
+TEST(DataParallel, ANumberThatIsNoneOnOneRankEndsTheOthers) {
+  set_check_numbers(true);
+  std::string heard = heard_from_rank_1([](const nn::Linear& model, const Tensor& x) {
+    return sum(model(x)) * log(sum(x) * (fleet::rank() == 1 ? -1.0 : 1.0));
+  });
+  set_check_numbers(false);
+  EXPECT_TRUE(contains(heard, "aborted by rank 1 (thread): [log]")) << heard;
+  EXPECT_TRUE(contains(heard, "nan in output 0")) << heard;
 }
 
 TEST(DataParallel, WhatIsNotBuiltIsRefused) {

@@ -66,7 +66,8 @@ Board::Board(std::shared_ptr<std::byte> memory, int rank, int size, const std::s
 
 // A rank writes its name before its first call, and never again.
 std::string Board::name(int rank) const {
-  return seats_[rank].last.load(std::memory_order_acquire) == 0 ? fmt::format("rank {}", rank) : seats_[rank].name;
+  bool known = rank == rank_ || seats_[rank].last.load(std::memory_order_acquire) != 0;
+  return known ? seats_[rank].name : fmt::format("rank {}", rank);
 }
 
 // The last to come opens the next epoch. Each has read the epoch before it comes, so it cannot miss the change.

@@ -1,6 +1,10 @@
 #pragma once
 // Engine: who runs traces. The graph layer knows only this; the runtime registers itself as the engine.
 
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "bonfire/graph/trace.h"
 
 namespace bonfire {
@@ -15,6 +19,13 @@ class Engine {
 
 Engine& engine();  // BONFIRE_CHECK fails when none is registered
 void register_engine(Engine* engine);
+
+// What a thread wants done as soon as a step of its own has failed, be it in a kernel, in compiling it, or by a number
+// that is none: data parallel ends the waits of its peers there. Any thread may call it.
+using StepFailure = std::function<void(const std::string& why)>;
+void set_step_failure(std::shared_ptr<const StepFailure> call);  // this thread's; nullptr: nothing is done
+std::shared_ptr<const StepFailure> step_failure();
+void tell_step_failure(const std::string& why);  // calls this thread's
 
 // The seed and the number of the step that launches read; see base/random.h.
 struct RandomState {

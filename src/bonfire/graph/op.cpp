@@ -25,8 +25,10 @@ OpRegistry& op_registry() {
 
 [[noreturn]] void fail_number_check(const Node& node, size_t output, double value) {
   std::string path = node.path == nullptr ? "" : " in module " + *node.path;
-  throw_error<GraphError>("[{}]{} produced {} in output {} ({}); inputs were finite or checked before", node.op->name,
-                          path, value, output, to_string(node.outputs[output].spec));
+  std::string text = fmt::format("[{}]{} produced {} in output {} ({}); inputs were finite or checked before",
+                                 node.op->name, path, value, output, to_string(node.outputs[output].spec));
+  tell_step_failure(text);
+  throw GraphError(text);
 }
 
 // The debug mode: run what was just traced, and look at it.

@@ -247,6 +247,19 @@ namespace {
 Engine* registered_engine = nullptr;
 }
 
+namespace {
+std::shared_ptr<const StepFailure>& own_step_failure() {
+  thread_local std::shared_ptr<const StepFailure> call;
+  return call;
+}
+}  // namespace
+
+void set_step_failure(std::shared_ptr<const StepFailure> call) { own_step_failure() = std::move(call); }
+std::shared_ptr<const StepFailure> step_failure() { return own_step_failure(); }
+void tell_step_failure(const std::string& why) {
+  if (own_step_failure()) (*own_step_failure())(why);
+}
+
 Engine& engine() {
   BONFIRE_CHECK(registered_engine != nullptr, "no engine is registered");
   return *registered_engine;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/graph/engine.h"
 #include "bonfire/kernel/kernel.h"
 
 namespace bonfire {
@@ -52,6 +53,8 @@ struct Launch {
   std::vector<std::byte> scalars;                  // what AddressKind::scalars must hold
   std::vector<std::shared_ptr<Completion>> after;  // launches on other devices whose results this one reads
   std::shared_ptr<void> keep_alive;                // storages in use until it is done
+  // Called when it fails, before its collectives are waited for.
+  std::shared_ptr<const StepFailure> step_failure = nullptr;
 };
 
 // Launches run in the order given. launch() returns at once (it waits only when too many are in flight).

@@ -95,6 +95,16 @@ void reduce_gradients(std::span<const Variable> written) {
   }
 }
 
+// A step that fails here would leave the peers waiting for its gradients: both groups end, with the reason. The
+// program's first: who hears of it in a step may go on there.
+void watch_steps(const Job& self) {
+  auto end = [program = self.group, steps = comm::channel_at(self.channel).group](const std::string& why) {
+    program->abort(why);
+    steps->abort(why);
+  };
+  set_step_failure(std::make_shared<const StepFailure>(end));
+}
+
 // 64 bits that differ when name, shape or type do.
 int64_t fingerprint(const std::string& name, const Variable& variable) {
   base::Hash128 hash;
@@ -199,7 +209,9 @@ void join(std::shared_ptr<comm::Group> group) {
   bool several = made->group != nullptr && made->group->size() > 1;
   if (several) made->channel = comm::open_channel({.group = made->group->split(0), .names = made->names});
   job() = std::move(made);
-  if (several) autodiff::set_after_backward(reduce_gradients);
+  if (!several) return;
+  autodiff::set_after_backward(reduce_gradients);
+  watch_steps(*job());
 }
 
 void leave() {
@@ -207,6 +219,7 @@ void leave() {
   synchronize();
   autodiff::set_after_backward({});
   passes::current_options().sync_batch_norm = -1;
+  set_step_failure(nullptr);
   std::unique_ptr<Job> self = std::move(job());
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
   if (self->channel >= 0) comm::agree(*comm::channel_at(self->channel).group, {{{0, "end of the job"}}});
@@ -271,6 +284,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   self.channel =
       comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes, .names = self.names});
   options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
+  watch_steps(self);
 }
 
 }  // namespace detail

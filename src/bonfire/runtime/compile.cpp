@@ -93,7 +93,9 @@ Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor
 
 struct CompiledStep::State {
   Function function;
-  std::vector<Traced> traced;
+  std::vector<Traced> traced_steps;  // one for each signature
+
+  std::vector<Tensor> run(std::span<const Tensor> inputs);
 };
 
 CompiledStep::CompiledStep(Function function) : state_(std::make_unique<State>(State{std::move(function), {}})) {}
@@ -101,15 +103,24 @@ CompiledStep::~CompiledStep() = default;
 CompiledStep::CompiledStep(CompiledStep&&) noexcept = default;
 CompiledStep& CompiledStep::operator=(CompiledStep&&) noexcept = default;
 
-int CompiledStep::traced() const { return static_cast<int>(state_->traced.size()); }
+int CompiledStep::traced() const { return static_cast<int>(state_->traced_steps.size()); }
 
 std::vector<Tensor> CompiledStep::run(std::span<const Tensor> inputs) {
-  commit();                                              // what was traced outside comes first
-  if (check_numbers()) return state_->function(inputs);  // op by op, as they are traced
+  try {
+    return state_->run(inputs);
+  } catch (const std::exception& error) {  // what it has traced is lost
+    tell_step_failure(error.what());
+    throw;
+  }
+}
+
+std::vector<Tensor> CompiledStep::State::run(std::span<const Tensor> inputs) {
+  commit();                                      // what was traced outside comes first
+  if (check_numbers()) return function(inputs);  // op by op, as they are traced
   Traced* traced = nullptr;
-  for (Traced& one : state_->traced)
+  for (Traced& one : traced_steps)
     if (fits(one, inputs)) traced = &one;
-  if (traced == nullptr) traced = &state_->traced.emplace_back(trace_step(state_->function, inputs));
+  if (traced == nullptr) traced = &traced_steps.emplace_back(trace_step(function, inputs));
 
   for (size_t i = 0; i < traced->leaves.size(); ++i)
     if (int argument = traced->input_of_leaf[i]; argument >= 0) traced->leaves[i] = inputs[argument].value();

@@ -60,8 +60,9 @@ class PlanningEngine final : public Engine {
     if (trace.empty()) return;
     try {
       run(trace);
-    } catch (...) {
+    } catch (const std::exception& error) {
       trace.clear();
+      tell_step_failure(error.what());
       throw;
     }
   }

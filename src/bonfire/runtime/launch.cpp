@@ -128,6 +128,7 @@ class Binder {
     for (const ScalarSlot& slot : program.scalars)
       write_scalar(*leaves_[slot.leaf].node, launch.scalars.data() + slot.offset);
     launch.keep_alive = keep_;
+    launch.step_failure = step_failure();
     return launch;
   }
 

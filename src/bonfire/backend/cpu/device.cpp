@@ -199,7 +199,21 @@ class CpuQueue final : public Queue {
     }
   }
 
+  // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
   void run(Launch& launch) {
+    try {
+      run_program(launch);
+    } catch (const std::exception& error) {
+      if (launch.step_failure) (*launch.step_failure)(error.what());
+      try {
+        background_.wait_for_all();
+      } catch (...) {  // the first failure is the one to tell
+      }
+      throw;
+    }
+  }
+
+  void run_program(Launch& launch) {
     for (const auto& earlier : launch.after) earlier->wait();
     const Program& program = *launch.program;
     for (size_t i = 0; i < program.addresses.size(); ++i)
@@ -210,15 +224,7 @@ class CpuQueue final : public Queue {
       times->begins.emplace_back(program.steps.size());
       times->seconds.emplace_back(program.steps.size());
     }
-    try {
-      run_steps(launch, times);
-    } catch (...) {
-      try {
-        background_.wait_for_all();
-      } catch (...) {  // the first failure is the one to tell
-      }
-      throw;
-    }
+    run_steps(launch, times);
   }
 
   void run_steps(const Launch& launch, StepTimes* times) {
