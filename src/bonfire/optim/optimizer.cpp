@@ -51,6 +51,7 @@ struct Optimizer::Impl {
   std::vector<double> proportions;  // of each group's rate to lr
   std::vector<Variable> parameters;
   std::vector<Bucket> buckets;
+  std::function<void(const Optimizer&)> after_update = {};
 
   void add_group(const ParameterGroup& group, size_t index, std::set<const VariableState*>& seen) {
     double decay = group.weight_decay.value_or(settings.weight_decay);
@@ -148,9 +149,12 @@ void Optimizer::step() {
     NoGrad no_grad;
     PathScope path("optimizer");
     for (const Bucket& bucket : impl_->buckets) Impl::append(bucket);
+    if (impl_->after_update) impl_->after_update(*this);
   }
   commit();
 }
+
+void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) { impl_->after_update = std::move(call); }
 
 void Optimizer::clear_grad() const {
   for (const Variable& parameter : impl_->parameters) parameter.clear_grad();

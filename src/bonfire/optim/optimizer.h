@@ -12,6 +12,7 @@
 // optimizer share everything.
 
 #include <concepts>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -49,6 +50,8 @@ class Optimizer {
  public:
   // Appends the update of every parameter that has a gradient, and commits the step.
   void step();
+  // What step() calls between the two: more to be done with the new parameters in the same step.
+  void set_after_update(std::function<void(const Optimizer&)> call);
   void clear_grad() const;
 
   double lr() const;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "bonfire/autodiff/backward.h"
@@ -17,6 +18,7 @@
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
 
 namespace bonfire::fleet {
@@ -35,6 +37,7 @@ struct Job {
   std::map<const VariableState*, DistributedParameter> parameters;
   std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
   int models = 0;
+  std::optional<LocalSgd> local = {};
 
   Job() = default;
   Job(const Job&) = delete;
@@ -82,6 +85,7 @@ std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, cons
 // together.
 void reduce_gradients(std::span<const Variable> written) {
   Job& self = *job();
+  if (self.local && self.local->local()) return;
   NoGrad no_grad;
   std::set<const VariableState*> done;  // two versions of a parameter have one gradient
   for (const Variable& parameter : written) {
@@ -103,6 +107,19 @@ void watch_steps(const Job& self) {
     steps->abort(why);
   };
   set_step_failure(std::make_shared<const StepFailure>(end));
+}
+
+// All parameters become their mean over the ranks. In the order of their names, which is the same everywhere.
+void average_parameters(const Job& self) {
+  NoGrad no_grad;
+  std::map<int64_t, Variable> in_order;
+  for (const auto& [state, parameter] : self.parameters) in_order.emplace(parameter.name, parameter.variable);
+  for (const auto& [name, variable] : in_order)
+    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, self.channel, name));
+}
+
+void after_update(const optim::Optimizer& optimizer) {
+  if (job() && job()->local && job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
 }
 
 // 64 bits that differ when name, shape or type do.
@@ -161,7 +178,6 @@ void require_built(const DistributedStrategy& strategy) {
   };
   require(strategy.nccl_comm_num == usual.nccl_comm_num, "nccl_comm_num");
   require(!strategy.use_hierarchical_allreduce, "use_hierarchical_allreduce");
-  require(!strategy.use_local_sgd, "use_local_sgd");
   require(strategy.accumulate_steps == 1, "accumulate_steps");
   require(!strategy.use_recompute, "use_recompute");
   require(strategy.fetch_frequency == usual.fetch_frequency, "fetch_frequency");
@@ -234,6 +250,19 @@ comm::Group& group() {
   return *self.group;
 }
 
+void set_epoch(int64_t epoch) {
+  if (job() && job()->local) job()->local->begin_epoch(epoch);
+}
+
+bool averaged() { return !job() || !job()->local || job()->local->averaged(); }
+
+void average() {
+  if (averaged()) return;
+  average_parameters(*job());
+  commit();
+  job()->local->note_average();
+}
+
 namespace detail {
 
 void distribute_model(const nn::Module& model) {
@@ -265,7 +294,11 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   options.all_reduce_bytes =
       strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;
   options.all_reduce_layers = strategy.fuse_parameter_groups_size;
+  std::optional<LocalSgd> local;
+  if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
+  self.local = local;
+  optim::Optimizer(optimizer).set_after_update(after_update);  // copies share everything
   require_cpu(optimizer.parameters());
   nn::StateDict list;
   for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});

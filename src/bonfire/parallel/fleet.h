@@ -40,6 +40,13 @@ int rank();
 int world_size();
 comm::Group& group();  // for collectives of the program's own, between steps
 
+// Local SGD (use_local_sgd). Epochs before local_sgd_is_warm_steps are synchronous, so somebody must tell which one
+// this is. average() is a collective call that does at once what comes every local_sgd_steps steps; before a
+// checkpoint, an evaluation and at the end all ranks should be averaged().
+void set_epoch(int64_t epoch);
+bool averaged();
+void average();
+
 namespace detail {
 void distribute_model(const nn::Module& model);
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);

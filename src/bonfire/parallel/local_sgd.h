@@ -1,0 +1,31 @@
+#pragma once
+// When ranks that train on their own meet: local SGD's counting, without the communication (fleet.cpp has that).
+
+#include <cstdint>
+#include <optional>
+
+#include "bonfire/parallel/strategy.h"
+
+namespace bonfire {
+
+class LocalSgd {
+ public:
+  // ConfigError for numbers that cannot be. `rate`: the optimizer's now.
+  LocalSgd(const DistributedStrategy& strategy, double rate);
+
+  bool local() const { return local_; }              // whether the step that is being traced is a rank's own
+  bool averaged() const { return own_steps_ == 0; }  // whether all ranks have the same parameters
+  void begin_epoch(int64_t epoch);
+  // After a step's update, at this rate; true: its parameters are to be averaged.
+  bool ends_with_average(double rate);
+  void note_average() { own_steps_ = 0; }
+
+ private:
+  int64_t every_;
+  std::optional<int64_t> warm_epochs_;  // empty: until the rate drops
+  double highest_rate_;
+  bool local_;
+  int64_t own_steps_ = 0;  // since the last average
+};
+
+}  // namespace bonfire
