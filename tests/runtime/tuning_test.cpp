@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
@@ -100,6 +101,31 @@ TEST_F(Tuning, TheRecordIsWrittenAndServesLater) {
   EXPECT_EQ(pick("cached"), "slow");
   set_tuning_record(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   EXPECT_EQ(pick("cached"), "quick");
+}
+
+// Held up until it is told to go on, for 5 s at most.
+std::atomic<bool> go_on{false};
+void wait_to_go_on(const Run&) {
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (!go_on && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+const Op& patient_op = register_op({.name = "patient_for_test", .infer = same_spec});
+
+// As when one of two ranks in this process measures while the other must come to a collective.
+TEST_F(Tuning, ThreadsLookTimesUpWhileAnotherMeasures) {
+  pick("full");
+  const GraphNode* node = graph_.add(patient_op, {{graph_.add_input(LeafKind::feed, {{64}, DType::f32, {}}), 0}});
+  const Layout arriving[] = {{}};
+  const std::vector<Candidate> known = candidates_for({*node_, arriving});
+  std::vector<Candidate> patient{make_candidate({*node, arriving}, "patient", wait_to_go_on)};
+  std::thread measuring([&] { candidate_times(*node, patient); });
+  auto seen = [](const char* text) { return tuning_record().find(text) != std::string::npos; };
+  while (!seen("patient_for_test")) std::this_thread::yield();  // it has begun
+  EXPECT_EQ(candidate_times(*node_, known).size(), 2U);
+  EXPECT_FALSE(seen("\"patient\":"));
+  go_on = true;
+  measuring.join();
+  EXPECT_TRUE(seen("\"patient\":"));
 }
 
 TEST_F(Tuning, TheRecordOfAnotherBuildIsMeasuredAnew) {

@@ -20,6 +20,7 @@
 #include "bonfire/graph/engine.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
+#include "bonfire/runtime/tuning.h"
 
 namespace bonfire::fleet {
 namespace {
@@ -212,6 +213,7 @@ void init(int argc, char** argv, const Options& options) {
   if (joined_before.exchange(true))
     throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
+  runtime::share_tuning(*group);
   join(std::move(group));
   job()->rendezvous = std::move(rendezvous);
 }

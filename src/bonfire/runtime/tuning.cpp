@@ -43,6 +43,8 @@ std::string record_path() {
 
 using Times = std::map<std::string, double>;  // candidate → nanoseconds
 
+// The mutex is never held while kernels run: a queue may be busy with a step that waits for another rank of this
+// process, which may have to look something up before it comes.
 struct Record {
   std::mutex mutex;
   std::map<std::string, Times> times;
@@ -87,16 +89,17 @@ void load_once(Record& all) {
   all.loaded = true;
 }
 
-const std::string& device_text(Record& all, Device device) {
-  std::string& text = all.devices[device];
-  if (text.empty() && device.type == DeviceType::cpu) {
-    int threads = 0;
-    queue_of(device).run_now([&](const Run& run) { threads = run.threads->size(); });
-    text = " cpu/" + std::to_string(threads) + processor_name();
-  } else if (text.empty()) {
-    text = " cuda";
+std::string device_text(Record& all, Device device) {
+  if (device.type != DeviceType::cpu) return " cuda";
+  {
+    std::lock_guard lock(all.mutex);
+    if (auto known = all.devices.find(device); known != all.devices.end()) return known->second;
   }
-  return text;
+  int threads = 0;
+  queue_of(device).run_now([&](const Run& run) { threads = run.threads->size(); });
+  std::string text = " cpu/" + std::to_string(threads) + processor_name();
+  std::lock_guard lock(all.mutex);
+  return all.devices[device] = text;
 }
 
 std::string key_of(Record& all, const GraphNode& node) {
@@ -110,19 +113,15 @@ OutputSpecs infer_reorder(const InferContext& context) { return {context.input(0
 
 const Op& reorder = register_op({.name = "reorder", .infer = infer_reorder});
 
-// Measures what the record lacks, each name once.
-void measure_missing(Record& all, const GraphNode& node, const std::vector<Candidate>& candidates, Times& known) {
+// What the record lacks, each name once.
+std::vector<Candidate> missing_in(const Times& known, const std::vector<Candidate>& candidates) {
   std::vector<Candidate> missing;
   for (const Candidate& candidate : candidates) {
     auto same = [&](const Candidate& other) { return other.name == candidate.name; };
     if (!known.contains(candidate.name) && std::none_of(missing.begin(), missing.end(), same))
       missing.push_back(candidate);
   }
-  if (missing.empty()) return;
-  auto begin = std::chrono::steady_clock::now();
-  std::vector<double> times = measure(node, missing);
-  all.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  for (size_t i = 0; i < missing.size(); ++i) known[missing[i].name] = times[i];
+  return missing;
 }
 
 }  // namespace
@@ -131,12 +130,21 @@ std::vector<double> candidate_times(const GraphNode& node, const std::vector<Can
   Mode how = mode();
   if (how == Mode::off) return {};
   Record& all = record();
-  std::lock_guard lock(all.mutex);
+  const std::string key = key_of(all, node);
+  std::unique_lock lock(all.mutex);
   load_once(all);
-  Times& known = all.times[key_of(all, node)];
-  size_t before = known.size();
-  if (how == Mode::full) measure_missing(all, node, candidates, known);
-  all.changed |= known.size() != before;
+  if (auto missing = missing_in(all.times[key], candidates); how == Mode::full && !missing.empty()) {
+    lock.unlock();
+    auto begin = std::chrono::steady_clock::now();
+    std::vector<double> measured = measure(node, missing);
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    lock.lock();
+    all.seconds += seconds;
+    // Another thread may have measured them meanwhile: what was there first is everyone's.
+    for (size_t i = 0; i < missing.size(); ++i)
+      all.changed |= all.times[key].emplace(missing[i].name, measured[i]).second;
+  }
+  const Times& known = all.times[key];
   std::vector<double> times;
   for (const Candidate& candidate : candidates) {
     auto found = known.find(candidate.name);
@@ -222,6 +230,18 @@ void set_tuning_record(const std::string& json) {
   std::lock_guard lock(all.mutex);
   all.loaded = true;
   all.times = std::move(times);
+}
+
+void share_tuning(comm::Group& group) {
+  const std::string kind = build_stamp() + "\n" + processor_name();
+  std::string text = group.rank() == 0 ? nlohmann::json{{"kind", kind}, {"record", tuning_record()}}.dump() : "";
+  auto length = static_cast<int64_t>(text.size());
+  group.broadcast({&length, 1, DType::i64}, 0);
+  text.resize(static_cast<size_t>(length));
+  group.broadcast({text.data(), text.size(), DType::u8}, 0);
+  if (group.rank() == 0) return;
+  nlohmann::json json = nlohmann::json::parse(text);
+  if (json.at("kind") == kind) set_tuning_record(json.at("record").get<std::string>());
 }
 
 }  // namespace bonfire::runtime

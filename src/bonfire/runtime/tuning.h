@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/comm/group.h"
 #include "bonfire/kernel/kernel.h"
 
 namespace bonfire::runtime {
@@ -42,5 +43,9 @@ void reload_tuning();
 // The whole record as JSON text, to be stored with a checkpoint or sent to other ranks, and back.
 std::string tuning_record();
 void set_tuning_record(const std::string& json);  // DataError when it is not one
+
+// A collective call of processes: from now on rank 0's record is that of all ranks whose processor and library are its
+// own, so that they choose the same kernels. What it lacks each of them measures for itself.
+void share_tuning(comm::Group& group);
 
 }  // namespace bonfire::runtime
