@@ -1,16 +1,19 @@
 // A rank as tests want it. Its arguments say what it does, one after another:
 //   meet SECONDS    finds the other ranks; prints "met 4 on 1 machines"
 //   env NAME        prints NAME=value
-//   print TEXT      on stdout; error TEXT on stderr
+//   fleet BACKEND   joins the job as a rank of fleet
+//   print TEXT      on stdout; error TEXT on stderr; mumble TEXT on stdout, and nothing is flushed
 //   if RANK         what follows up to the next `if` is for that rank only; if all: for all
 //   sleep SECONDS
 //   spawn           starts a process of its own, in a session of its own, that sleeps; prints "processes PID PID"
-//   deaf            does not hear SIGTERM and SIGINT
+//   deaf            does not hear SIGTERM, SIGINT and SIGUSR1
 //   polite CODE     leaves with CODE on SIGTERM or SIGINT
+//   saver FILE      makes the file on SIGTERM or SIGINT and leaves
 //   once FILE       what follows is left out when the file is there already, which it is after this
 //   kill SIGNAL     itself
 //   exit CODE
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,12 +29,14 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/rendezvous.h"
+#include "bonfire/parallel/fleet.h"
 
 namespace {
 
 using namespace bonfire;
 
 int polite_code = 0;
+std::string saved_file;
 
 void say(const std::string& text, std::FILE* to = stdout) {
   std::fprintf(to, "%s\n", text.c_str());
@@ -70,15 +75,20 @@ void run(const std::vector<std::string>& words) {
     if (!for_us) continue;
     if (word == "meet") meet(std::stod(value));
     if (word == "env") say(value + "=" + (std::getenv(value.c_str()) ? std::getenv(value.c_str()) : "(none)"));
+    if (word == "fleet") fleet::init({.backend = value});
     if (word == "print") say(value);
+    if (word == "mumble") std::printf("%s\n", value.c_str());
     if (word == "error") say(value, stderr);
     if (word == "sleep") ::usleep(static_cast<useconds_t>(std::stod(value) * 1e6));
     if (word == "spawn") spawn();
     for (int number : {SIGTERM, SIGINT}) {
       if (word == "deaf") ::signal(number, SIG_IGN);
       if (word == "polite") ::signal(number, [](int) { ::_exit(polite_code); });
+      if (word == "saver") ::signal(number, [](int) { ::_exit(::creat(saved_file.c_str(), 0644) < 0 ? 1 : 0); });
     }
+    if (word == "deaf") ::signal(SIGUSR1, SIG_IGN);
     if (word == "polite") polite_code = std::stoi(value);
+    if (word == "saver") saved_file = value;
     if (word == "once") {
       for_us = !std::filesystem::exists(value);
       std::ofstream(value) << "";

@@ -78,6 +78,21 @@ TEST(Launch, ASignalThatKillsARankIsNamed) {
   expect_mentions(job.output(), {"rank 0", "was killed by signal 10 (User defined signal 1); it had printed nothing"});
 }
 
+TEST(Launch, AFailureMakesNobodySave) {
+  ScratchFolder folder;
+  std::string file = folder.path() / "checkpoint";
+  Words rank{"saver", file, "meet", "30", "if", "0", "exit", "3", "if", "1", "sleep", "60"};
+  Launched job({"--nproc_per_node", "2"}, rank);
+  EXPECT_EQ(job.wait(), 3) << job.output();
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(Launch, WhatARankHasPrintedIsNotLostWithIt) {
+  Launched job({"--nproc_per_node", "2"}, {"fleet", "shm", "mumble", "so far so good", "kill", "9"});
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  expect_mentions(job.output(), {"so far so good\n"});
+}
+
 TEST(Launch, RanksThatDoNotHearAreKilled) {
   Launched job({"--nproc_per_node", "2"},
                {"deaf", "spawn", "meet", "30", "if", "0", "exit", "1", "if", "1", "sleep", "60"});

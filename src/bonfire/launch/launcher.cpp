@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kDefaultPort = 29500;
+constexpr int kAbort = SIGUSR1;  // ends a program that does not know it; SIGTERM and SIGINT ask to save first
 constexpr std::chrono::milliseconds kBlameDelay{1000};  // who has failed by itself may end after its victims
 
 void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
@@ -196,7 +197,7 @@ class Launcher {
       case Event::Kind::start: return start(event);
       case Event::Kind::failed:
         if (stop_signal_ == 0) say(event.reason);
-        return end_ranks(SIGTERM, options_.end_grace);
+        return end_ranks(kAbort, options_.end_grace);
       case Event::Kind::stopped:
         if (stop_signal_ != 0) return;
         say(event.reason);

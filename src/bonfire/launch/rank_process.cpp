@@ -59,7 +59,7 @@ int open_log(const std::filesystem::path& path) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
-  for (int number : {SIGPIPE, SIGTTOU, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::signal(number, SIG_DFL);
+  for (int number : {SIGPIPE, SIGTTOU, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

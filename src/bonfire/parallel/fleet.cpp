@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -212,6 +213,7 @@ void init(int argc, char** argv, const Options& options) {
   static std::atomic<bool> joined_before{false};
   if (joined_before.exchange(true))
     throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // into a pipe: a rank that is killed has said what it has printed
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
   runtime::share_tuning(*group);
   join(std::move(group));
