@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "tests/launch/launched.h"
+#include "tests/launch/two_hosts.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
@@ -23,33 +24,8 @@ using testing::Launched;
 using testing::LaunchedNode;
 using testing::program_beside;
 using testing::ScratchFolder;
+using testing::TwoHosts;
 using testing::Words;
-
-// Two network namespaces with a link between, 10.81.0.1 and 10.81.0.2; the second has 10.83.0.2 too, which leads
-// nowhere.
-class TwoHosts {
- public:
-  TwoHosts() {
-    ready_ = run("ip netns add {0}a && ip netns add {0}b && ip link add {0}x netns {0}a type veth peer name {0}y netns "
-                 "{0}b") &&
-             run("ip -n {0}a addr add 10.81.0.1/24 dev {0}x && ip -n {0}b addr add 10.81.0.2/24 dev {0}y") &&
-             run("ip -n {0}b link add {0}z type veth peer name {0}w && ip -n {0}b addr add 10.83.0.2/24 dev {0}z && "
-                 "ip -n {0}b link set {0}z up && ip -n {0}b link set {0}w up") &&
-             run("ip -n {0}a link set {0}x up && ip -n {0}b link set {0}y up && ip -n {0}a link set lo up && "
-                 "ip -n {0}b link set lo up");
-  }
-  ~TwoHosts() { run("ip netns del {0}a; ip netns del {0}b"); }
-  bool ready() const { return ready_; }
-  std::string dead_end() const { return name_ + "z"; }  // the interface
-  Words inside(const char* host) const { return {"ip", "netns", "exec", name_ + host}; }
-
- private:
-  bool run(const std::string& commands) const {
-    return std::system(fmt::format("({}) >/dev/null 2>&1", fmt::format(fmt::runtime(commands), name_)).c_str()) == 0;
-  }
-  std::string name_ = fmt::format("bf{}", ::getpid());
-  bool ready_ = false;
-};
 
 }  // namespace
 

@@ -319,8 +319,8 @@ TEST(DataParallel, WhatIsNotBuiltIsRefused) {
   fleet::join(nullptr);
   nn::Linear model({.in = 2, .out = 2});
   optim::SGD plain(model.parameters(), {.lr = 0.1});
-  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_hierarchical_allreduce = true}), ConfigError,
-               "use_hierarchical_allreduce is not built yet");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_recompute = true}), ConfigError,
+               "use_recompute is not built yet");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 0}), ConfigError,
                "expected more than 0");
   fleet::leave();

@@ -15,6 +15,7 @@
 #include "bonfire/comm/agreement.h"
 #include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/gloo/gloo_group.h"
+#include "bonfire/comm/hierarchical_group.h"
 #include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
@@ -33,12 +34,13 @@ struct DistributedParameter {
 
 // What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
 struct Job {
-  comm::Rendezvous rendezvous;         // keeps the store while the job lives
+  comm::Rendezvous rendezvous;  // keeps the store while the job lives
+  std::chrono::milliseconds timeout{};
   std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
   int channel = -1;                    // of the all-reduces of gradients
   std::map<const VariableState*, DistributedParameter> parameters;
   std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
-  int models = 0;
+  int models = 0, hierarchies = 0;
   std::optional<LocalSgd> local = {};
 
   Job() = default;
@@ -59,14 +61,17 @@ Job& joined(const char* what) {
   return *job();
 }
 
+std::chrono::milliseconds timeout_of(const Options& options) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * options.collective_timeout));
+}
+
 std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, const Options& options) {
   const comm::Environment& self = rendezvous.environment;
-  comm::Membership membership{
-      .rank = self.rank,
-      .size = self.world,
-      .store = rendezvous.store,
-      .name = "fleet",
-      .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * options.collective_timeout))};
+  comm::Membership membership{.rank = self.rank,
+                              .size = self.world,
+                              .store = rendezvous.store,
+                              .name = "fleet",
+                              .timeout = timeout_of(options)};
   auto own = std::find_if(rendezvous.peers.begin(), rendezvous.peers.end(),
                           [&](const comm::Peer& peer) { return peer.rank == self.rank; });
   BONFIRE_CHECK(own != rendezvous.peers.end());
@@ -81,6 +86,26 @@ std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, cons
   if (backend == "gloo") return comm::gloo_group(membership, {.address = own->address});
   if (backend == "mpi") return comm::mpi_group({.timeout = membership.timeout});
   throw_error<ConfigError>("[fleet] there is no backend '{}'; there are auto, shm, gloo and mpi", backend);
+}
+
+// The job's ranks by hosts; on one host there is nothing to gain.
+std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
+  if (self.rendezvous.store == nullptr)
+    throw_error<ConfigError>(
+        "[fleet] use_hierarchical_allreduce must know which ranks share a host: join the job by fleet::init()");
+  const std::vector<comm::Peer>& peers = self.rendezvous.peers;
+  const std::string& machine = peers.at(static_cast<size_t>(self.group->rank())).machine;
+  std::vector<int> here;
+  for (const comm::Peer& peer : peers)
+    if (peer.machine == machine) here.push_back(peer.rank);
+  if (here.size() == peers.size()) return self.group;
+  auto own = std::find(here.begin(), here.end(), self.group->rank());
+  return comm::hierarchical_group(
+      self.group, comm::shm_group({.rank = static_cast<int>(own - here.begin()),
+                                   .size = static_cast<int>(here.size()),
+                                   .store = self.rendezvous.store,
+                                   .name = fmt::format("fleet/host of rank {}/{}", here[0], self.hierarchies++),
+                                   .timeout = self.timeout}));
 }
 
 // The mean over ranks of what this backward pass has written. Named by module, so that a layer's weight and bias stay
@@ -179,7 +204,6 @@ void require_built(const DistributedStrategy& strategy) {
     if (!built) throw_error<ConfigError>("[fleet] {} is not built yet: leave it at its default", option);
   };
   require(strategy.nccl_comm_num == usual.nccl_comm_num, "nccl_comm_num");
-  require(!strategy.use_hierarchical_allreduce, "use_hierarchical_allreduce");
   require(strategy.accumulate_steps == 1, "accumulate_steps");
   require(!strategy.use_recompute, "use_recompute");
   require(strategy.fetch_frequency == usual.fetch_frequency, "fetch_frequency");
@@ -218,6 +242,7 @@ void init(int argc, char** argv, const Options& options) {
   runtime::share_tuning(*group);
   join(std::move(group));
   job()->rendezvous = std::move(rendezvous);
+  job()->timeout = timeout_of(options);
 }
 
 void init(const Options& options) { init(0, nullptr, options); }
@@ -311,7 +336,8 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
   std::reverse(gradients.begin(), gradients.end());
   size_t bytes = contiguous_bytes(gradients);
-  comm::Buffer memory = self.group->buffer(bytes);
+  std::shared_ptr<comm::Group> reducing = strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group;
+  comm::Buffer memory = reducing->buffer(bytes);
   make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
   for (const Variable& gradient : gradients) {  // as the all-reduce has it: the same on all ranks
     BONFIRE_CHECK(gradient.state().layout.row_major(), "gradient {} is in use already", gradient.name());
@@ -319,7 +345,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   }
   comm::close_channel(self.channel);
   self.channel =
-      comm::open_channel({.group = self.group->split(0), .memory = memory, .bytes = bytes, .names = self.names});
+      comm::open_channel({.group = reducing->split(0), .memory = memory, .bytes = bytes, .names = self.names});
   options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
   watch_steps(self);
 }
