@@ -1,7 +1,12 @@
 #include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/environment.h"
+#include "bonfire/launch/launcher.h"
+#include "bonfire/parallel/fleet.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
@@ -18,26 +23,21 @@ void on_stop_signal(int signal) {
 struct Wanted {
   std::vector<std::string> settings;
   std::string trace;
-  int64_t ranks = 1;
+  int64_t ranks = 0;  // 0: as num_gpus says
 };
 
-// Ranks that know nothing of each other would all train the same and write over each other's files.
-void refuse_to_be_one_of_many() {
-  if (int world = comm::read_environment().world; world > 1)
-    throw_error<ConfigError>(
-        "[train] this was started as one of {} ranks, and training on several is not built yet; start it once, by "
-        "itself",
-        world);
+// This program again, as each of the ranks.
+int start_ranks(const Wanted& wanted, int64_t ranks) {
+  std::vector<std::string> arguments{"train"};
+  arguments.insert(arguments.end(), wanted.settings.begin(), wanted.settings.end());
+  arguments.push_back("num_gpus=" + std::to_string(ranks));
+  if (!wanted.trace.empty()) arguments.insert(arguments.end(), {"--trace", wanted.trace});
+  return launch::launch({.program = std::filesystem::read_symlink("/proc/self/exe"),
+                         .arguments = arguments,
+                         .ranks = static_cast<int>(ranks)});
 }
 
-int run(const Wanted& wanted) {
-  refuse_to_be_one_of_many();
-  const std::vector<std::string>& settings = wanted.settings;
-  std::vector<std::string> overrides = settings;
-  bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
-  if (has_file) overrides.erase(overrides.begin());
-  if (wanted.ranks != 1) overrides.push_back("num_gpus=" + std::to_string(wanted.ranks));
-  train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+int train(train::Config config, const std::string& trace) {
   std::signal(SIGINT, on_stop_signal);
   std::signal(SIGTERM, on_stop_signal);
   train::Trainer trainer(std::move(config));
@@ -45,8 +45,37 @@ int run(const Wanted& wanted) {
   trainer.add(train::metrics_log());
   trainer.add(train::tensorboard_log());
   trainer.add(train::report_page());
-  if (!wanted.trace.empty()) trainer.trace_to(wanted.trace);
+  if (!trace.empty() && fleet::rank() == 0) trainer.trace_to(trace);
   return trainer.run().interrupted ? 130 : 0;
+}
+
+int train_as_rank(train::Config config, const std::string& trace) try {
+  fleet::init({.backend = config.backend});
+  int code = train(std::move(config), trace);
+  fleet::leave();
+  return code;
+} catch (const CommError& error) {  // another rank is to blame
+  std::fprintf(stderr, "bonfire: %s\n", error.what());
+  return launch::kLostPeer;
+}
+
+int run(const Wanted& wanted) {
+  const std::vector<std::string>& settings = wanted.settings;
+  std::vector<std::string> overrides = settings;
+  bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
+  if (has_file) overrides.erase(overrides.begin());
+  if (wanted.ranks != 0) overrides.push_back("num_gpus=" + std::to_string(wanted.ranks));
+  train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+
+  comm::Environment self = comm::read_environment();
+  bool started = self.starter == comm::Starter::bonfire || self.world > 1;  // as a rank, by somebody
+  if (!started && config.num_gpus > 1) return start_ranks(wanted, config.num_gpus);
+  if (!started) return train(std::move(config), wanted.trace);
+  if (config.num_gpus > 1 && config.num_gpus != self.local_world)
+    throw_error<ConfigError>(
+        "[train] num_gpus is {}, but whoever started this chose {} ranks on this host; leave it out, or add num_gpus=1",
+        config.num_gpus, self.local_world);
+  return train_as_rank(std::move(config), wanted.trace);
 }
 
 }  // namespace
@@ -58,11 +87,12 @@ void add_train(Command program) {
       "bonfire train lr=0.05 epochs=5 output=/tmp/runs    with other settings: `bonfire config` lists them\n"
       "bonfire train data=FOLDER model=resnet18_small     on MNIST's or CIFAR's files, pictures, record shards\n"
       "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped\n"
+      "bonfire train --nproc 2                            on two ranks of this machine, batch_size on each\n"
       "bonfire train steps=100 --trace trace.json         a timeline of every node, the data and the checkpoints");
   auto wanted = std::make_shared<Wanted>();
   command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");
   command.option("--trace", wanted->trace, "write what happened when to this file, for ui.perfetto.dev");
-  command.option("--nproc", wanted->ranks, "processes to start on this machine, as num_gpus=N says");
+  command.option("--nproc", wanted->ranks, "ranks to start on this machine, as num_gpus=N says");
   command.runs([wanted] { return run(*wanted); });
 }
 

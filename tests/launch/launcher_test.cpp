@@ -207,16 +207,6 @@ TEST(Launch, WorksOverIpv6) {
   EXPECT_EQ(count(job.output(), "met 2 on 1 machines at ::1"), 2u) << job.output();
 }
 
-TEST(Launch, TrainingThatWouldRunSeveralTimesOverIsRefused) {
-  testing::ChildProcess ranks({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "bonfire", "train", "steps=1"},
-                              testing::clean());
-  EXPECT_EQ(ranks.wait(), 1);
-  expect_mentions(ranks.output(), {"[train] this was started as one of 2 ranks"});
-  testing::ChildProcess spawned({BONFIRE_PROGRAM, "train", "--nproc", "2", "steps=1"}, testing::clean());
-  EXPECT_EQ(spawned.wait(), 1);
-  expect_mentions(spawned.output(), {"num_gpus above 1 is not built yet"});
-}
-
 TEST(Launch, SaysWhatIsWrongWithItsArguments) {
   auto answer = [](const Words& words) {
     testing::ChildProcess job(testing::joined({BONFIRE_PROGRAM, "launch"}, words), testing::clean());

@@ -154,7 +154,7 @@ TEST(ConfigErrors, SayWhatWasExpected) {
   EXPECT_EQ(message("num_classes: many\n"),
             "[config] a.yaml:1: num_classes is 'many', expected a whole number or auto");
   EXPECT_EQ(message("backend: smoke\n"),
-            "[config] a.yaml:1: backend is 'smoke', expected one of auto, nccl, gloo, mpi");
+            "[config] a.yaml:1: backend is 'smoke', expected one of auto, shm, gloo, mpi, nccl");
   EXPECT_EQ(message("pin_memory: maybe\n"), "[config] a.yaml:1: pin_memory is 'maybe', expected true or false");
   EXPECT_EQ(message("lr: [1, 2]\n"), "[config] a.yaml:1: lr is a list, expected one value");
   EXPECT_EQ(message("seed: -1\n"), "[config] a.yaml:1: seed is '-1', expected a whole number from 0");

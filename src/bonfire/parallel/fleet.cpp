@@ -51,6 +51,12 @@ struct Job {
   }
 };
 
+// How many WithoutReduction live in this thread.
+int& without_reduction() {
+  thread_local int count = 0;
+  return count;
+}
+
 std::unique_ptr<Job>& job() {
   thread_local std::unique_ptr<Job> instance;
   return instance;
@@ -111,6 +117,7 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
 // The mean over ranks of what this backward pass has written. Named by module, so that a layer's weight and bias stay
 // together.
 void reduce_gradients(std::span<const Variable> written) {
+  if (without_reduction() > 0) return;
   Job& self = *job();
   if (self.local && self.local->local()) return;
   NoGrad no_grad;
@@ -291,6 +298,9 @@ void average() {
   commit();
   job()->local->note_average();
 }
+
+WithoutReduction::WithoutReduction() { ++without_reduction(); }
+WithoutReduction::~WithoutReduction() { --without_reduction(); }
 
 namespace detail {
 

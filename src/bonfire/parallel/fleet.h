@@ -47,6 +47,16 @@ void set_epoch(int64_t epoch);
 bool averaged();
 void average();
 
+// While one lives, backward() only adds to this rank's gradients: what comes before an update's last backward(), which
+// reduces the sum.
+class WithoutReduction {
+ public:
+  WithoutReduction();
+  ~WithoutReduction();
+  WithoutReduction(const WithoutReduction&) = delete;
+  WithoutReduction& operator=(const WithoutReduction&) = delete;
+};
+
 namespace detail {
 void distribute_model(const nn::Module& model);
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);

@@ -40,6 +40,7 @@ struct Config {
   std::optional<std::vector<double>> mean = {}, deviation = {};  // empty: as measured
 
   int64_t batch_size = 64;
+  bool drop_last = true;
   int64_t epochs = 3;
   std::optional<int64_t> steps = {};  // empty: as many as the epochs have
   std::string optimizer = "momentum";

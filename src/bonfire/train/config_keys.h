@@ -51,7 +51,11 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "height and width images are brought to; auto: as they are, pictures in folders 224", some);
   visit.key("seq_length", c.seq_length, "text: tokens of a sequence", {.least = 8, .most = 512});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
-  visit.key("batch_size", c.batch_size, "samples a step, of each process", some);
+  visit.key("batch_size", c.batch_size, "samples a step, of each rank", some);
+  visit.key("drop_last", c.drop_last,
+            "whether samples that do not fill a last batch are left out of an epoch; false: they are trained on, in a "
+            "smaller batch",
+            any);
   visit.key("num_workers", c.num_workers, "threads that prepare batches; 0: the training thread does", whole);
   visit.key("pin_memory", c.pin_memory,
             "batches for a GPU wait in page-locked memory (accepted, without effect as yet)", any);
@@ -93,7 +97,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("gamma", c.gamma, "multi_step: what the rate is multiplied by", positive);
   visit.key("warmup_epochs", c.warmup_epochs, "epochs in which the rate rises to lr in a straight line first", whole);
   visit.key("warmup_start_lr", c.warmup_start_lr, "where that line begins", whole);
-  visit.key("scale_lr", c.scale_lr, "multiply lr by the number of processes", any);
+  visit.key("scale_lr", c.scale_lr, "multiply lr by the number of ranks", any);
   visit.key("clip_grad_norm", c.clip_grad_norm, "gradients longer than this are shortened to it",
             {.least = 0, .above = true, .empty = "off"});
   visit.key("ema_decay", c.ema_decay, "evaluate and save a running mean of the weights, with this decay",
@@ -112,9 +116,10 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
 
   visit.section("Devices");
   visit.key("place", c.place, "cpu, cpu:N, cuda or cuda:N; auto: the first GPU, else the CPU", any);
-  visit.key("num_gpus", c.num_gpus, "processes to start on this machine, one per device", some);
-  visit.key("backend", c.backend, "how processes talk; auto: nccl between GPUs, else gloo",
-            {.choices = {"auto", "nccl", "gloo", "mpi"}});
+  visit.key("num_gpus", c.num_gpus, "ranks to start on this machine, one per device; on the CPU they share its cores",
+            some);
+  visit.key("backend", c.backend, "how ranks talk; auto: by shared memory on one host, by gloo across hosts",
+            {.choices = {"auto", "shm", "gloo", "mpi", "nccl"}});
 
   auto& s = c.strategy;
   visit.section("Strategy");

@@ -23,6 +23,7 @@ class MetricsLog final : public Reporter {
            {"model", run.model},
            {"data", run.data},
            {"place", run.place},
+           {"ranks", run.ranks},
            {"parameters", run.parameters},
            {"resumed_from", run.resumed_from}});
   }

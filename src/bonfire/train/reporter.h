@@ -19,6 +19,7 @@ struct RunBegins {
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
   std::string unit = "images";  // what a sample is
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
+  int64_t ranks = 1;                      // batch_size is of each
   int64_t first_step = 0;                 // of this process; more than 0 when resumed
   std::string config = {}, modules = {};  // as YAML; as a tree
   std::vector<ModelRow> layers = {};      // what each costs

@@ -38,10 +38,13 @@ class TerminalReporter final : public Reporter {
     line(fmt::format("training {} ({} parameters) on {}: {} {}, {} to test", run.model, grouped(run.parameters),
                      run.data, grouped(run.train_samples), run.unit, grouped(run.test_samples)));
     bool whole = run.total_steps == run.epochs * run.steps_per_epoch;
-    line(fmt::format("{} of {} {} on {}",
+    line(fmt::format("{} of {} on {}",
                      whole ? fmt::format("{} epochs of {} steps", run.epochs, grouped(run.steps_per_epoch))
                            : fmt::format("{} steps", grouped(run.total_steps)),
-                     run.batch_size, run.unit, run.place));
+                     run.ranks > 1 ? fmt::format("{} {} ({} on each of {} ranks)", run.ranks * run.batch_size, run.unit,
+                                                 run.batch_size, run.ranks)
+                                   : fmt::format("{} {}", run.batch_size, run.unit),
+                     run.place));
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
   }
 

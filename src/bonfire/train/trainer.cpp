@@ -7,6 +7,8 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/random.h"
+#include "bonfire/graph/engine.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
@@ -33,13 +35,12 @@ constexpr const char* kLoopTrack = "training loop";
 // A setting that would be read and then ignored is refused instead.
 void refuse_what_is_not_built(const Config& c) {
   const DistributedStrategy& s = c.strategy;
+  bool several = fleet::world_size() > 1;
   const std::pair<const char*, bool> not_yet[] = {
-      {"num_gpus above 1", c.num_gpus != 1},
-      {"backend", c.backend != "auto"},
-      {"scale_lr", c.scale_lr},
+      {"backend: nccl", c.backend == "nccl"},
       {"strategy.use_local_sgd", s.use_local_sgd},
       {"strategy.use_recompute", s.use_recompute},
-      {"strategy.sync_batch_norm", s.sync_batch_norm},
+      {"strategy.sync_batch_norm with drop_last=false", several && s.sync_batch_norm && !c.drop_last},
       {"strategy.amp_dtype: f16", s.use_amp && s.amp_dtype == "f16"},
       {"strategy.fetch_frequency above 1", s.fetch_frequency != 1},
       {"strategy.num_iteration_per_drop_scope", s.num_iteration_per_drop_scope != 100},
@@ -67,18 +68,6 @@ optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& p
       {.lr = c.lr, .momentum = c.momentum, .weight_decay = c.weight_decay, .nesterov = c.optimizer == "nesterov"});
 }
 
-// The next number that no run in the folder has.
-fs::path new_run_folder(const fs::path& output) {
-  std::error_code error;
-  fs::create_directories(output, error);
-  for (int number = 1;; ++number) {
-    fs::path folder = output / std::to_string(number);
-    if (fs::create_directory(folder, error)) return folder;
-    if (error)
-      throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(), error.message());
-  }
-}
-
 }  // namespace
 
 Trainer::Trainer(Config config) : state_(std::make_unique<State>()) {
@@ -103,37 +92,60 @@ void Trainer::State::prepare() {
   opening.end();
   Span making(timeline.get(), kLoopTrack, "make model");
   place = config.place == "auto" ? default_device() : parse_device(config.place);
+  if (fleet::world_size() > 1 && place.type != DeviceType::cpu)
+    throw_error<ConfigError>("[train] several ranks train on the CPU only so far, and place is {}; add place=cpu",
+                             to_string(place));
   passes::Options& options = passes::current_options();
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
   manual_seed(config.seed);
+  make_model();
+  if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
+  open_loaders();
+  micro = std::make_unique<Micro>(make_steps());
+  // Ranks that drew the same numbers would drop the same neurons for each other's samples.
+  if (auto rank = static_cast<uint64_t>(fleet::rank()); rank > 0) {
+    RandomBlock drawn = philox(config.seed, rank, 0);
+    random_state().seed = (static_cast<uint64_t>(drawn.word[0]) << 32) | drawn.word[1];
+  }
+}
 
+// Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
+void Trainer::State::make_model() {
   models::ModelOptions shape{
       .classes = opened.classes, .in_channels = opened.is_text() ? 1 : opened.image[2], .vocabulary = opened.classes};
   model = models::make(config.model, shape);
   if (!opened.is_text()) require_size(*model, config.model, opened.image);
-  if (!config.init_from.empty()) {
+  if (!config.init_from.empty() && is_first_rank()) {
     fs::path file = fs::is_directory(config.init_from) ? weights_file(config.init_from) : fs::path(config.init_from);
     nn::LoadReport report = model->load(file, {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
   }
   model->to(place);
   optimizer = make_optimizer(config, model->parameters());
+  if (fleet::world_size() > 1) {
+    DistributedStrategy strategy = config.strategy;
+    strategy.num_threads = strategy.accumulate_steps = 1;  // the trainer itself sees to these
+    strategy.cpu_threads.reset();
+    model = fleet::distributed_model(*model);
+    optimizer = fleet::distributed_optimizer(*optimizer, strategy);
+  }
   if (config.ema_decay) {
     models::Model mean_model = models::make(config.model, shape);
     mean_model.to(place);
     average.emplace(std::move(mean_model), *model, *config.ema_decay);
   }
-  if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
-  open_loaders();
-  micro = std::make_unique<Micro>(make_steps());
 }
 
 void Trainer::State::open_loaders() {
+  require_same_on_ranks("samples to train on", opened.train->size());
+  require_same_on_ranks("samples to test on", opened.test->size());
+  require_same_on_ranks("as batch_size", config.batch_size);
   data::LoaderOptions loading{.batch_size = config.batch_size,
+                              .sampler = fleet::sampler(),
                               .shuffle = true,
-                              .drop_last = true,
+                              .drop_last = config.drop_last,
                               .limit = config.limit.value_or(0),
                               .seed = config.seed,
                               .num_workers = static_cast<int>(config.num_workers),
@@ -187,11 +199,15 @@ Trainer::State::Micro Trainer::State::make_steps() {
     Tensor logits = logits_of(*model, input), target = mixed ? argmax(label, 1) : targets_of(label);
     Tensor loss =
         mixed ? bonfire::mean(sum(log_softmax(logits, 1) * label, {1})) * -1.0 : cross_entropy(logits, target);
-    (loss * (1.0 / static_cast<double>(config.strategy.accumulate_steps))).backward();
+    (weighs() ? loss * weight : loss).backward();
     // Of text, nothing else may look at the logits: then they never exist as a whole (fuse_linear_cross_entropy).
     return std::vector<Tensor>{loss, opened.is_text() ? count_targets(target) : top_k_correct(logits, target)};
   };
-  return {compile(forward), compile([this, forward](const Tensor& input, const Tensor& label) {
+  auto add = [forward](const Tensor& input, const Tensor& label) {
+    fleet::WithoutReduction only_adds;
+    return forward(input, label);
+  };
+  return {compile(add), compile([this, forward](const Tensor& input, const Tensor& label) {
             std::vector<Tensor> results = forward(input, label);
             if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
             optimizer->step();
@@ -208,71 +224,107 @@ class Trainer::State::Tally {
  public:
   explicit Tally(State& state) : state_(state) { begin(); }
 
-  void add(std::vector<Tensor> results) {
-    pending_.push_back(std::move(results));
+  void add(std::vector<Tensor> results, const data::Share& share) {
+    pending_.push_back({std::move(results), share.own});
+    ++batches_;
     if (pending_.size() > 2) read_one();
   }
 
   void report(int64_t epoch) {
     while (!pending_.empty()) read_one();
-    if (samples_ == 0) return;
-    double seconds = std::max(seconds_now() - since_, 1e-9), loss = loss_ / targets_;
+    if (batches_ == 0) return;
+    double seconds = std::max(seconds_now() - since_, 1e-9);
+    add_over_ranks({&loss_, 1});
+    int64_t counts[] = {correct_, targets_, samples_};
+    add_over_ranks(counts);
+    auto [correct, targets, samples] = counts;
+    double loss = loss_ / static_cast<double>(targets);
     if (!std::isfinite(loss))
       throw_error<ConfigError>(
           "[train] the loss at step {} is not finite: the weights have grown without bound; use a smaller lr (now {}), "
           "warmup_epochs or clip_grad_norm. Checkpoints are of steps before",
           state_.step, state_.optimizer->lr());
-    state_.tell(&Reporter::step, StepReport{.epoch = epoch + 1,
-                                            .step = state_.step,
-                                            .loss = loss,
-                                            .top1 = share_correct(),
-                                            .lr = state_.optimizer->lr(),
-                                            .samples_per_second = samples_ / seconds,
-                                            .data_wait = (state_.train->seconds_waited() - waited_) / seconds});
+    StepReport report{.epoch = epoch + 1,
+                      .step = state_.step,
+                      .loss = loss,
+                      .lr = state_.optimizer->lr(),
+                      .samples_per_second = static_cast<double>(samples) / seconds,
+                      .data_wait = (state_.train->seconds_waited() - waited_) / seconds};
+    if (!state_.opened.is_text()) report.top1 = static_cast<double>(correct) / static_cast<double>(targets);
+    state_.tell(&Reporter::step, report);
     begin();
   }
 
  private:
+  struct Pending {
+    std::vector<Tensor> results;
+    int64_t samples;  // of this rank; 0: its batch were stand-ins
+  };
+
   void begin() {
-    loss_ = correct_ = targets_ = samples_ = 0;
+    loss_ = 0;
+    correct_ = targets_ = samples_ = batches_ = 0;
     since_ = seconds_now();
     waited_ = state_.train->seconds_waited();
   }
 
-  std::optional<double> share_correct() const {
-    if (state_.opened.is_text()) return {};
-    return correct_ / targets_;
-  }
-
   void read_one() {
     Span span(state_.timeline.get(), kLoopTrack, "wait for results");
-    auto batch = static_cast<double>(state_.config.batch_size);
-    double loss = pending_.front()[0].item(), counted = pending_.front()[1].item();
+    Pending done = std::move(pending_.front());
+    pending_.pop_front();
+    double loss = done.results[0].item();
+    auto counted = static_cast<int64_t>(done.results[1].item());
     bool is_text = state_.opened.is_text();  // which counts targets, images what was right
-    double targets = is_text ? counted : batch;
-    loss_ += loss * targets;
+    int64_t targets = is_text ? counted : done.samples;
+    if (done.samples == 0 || targets == 0) return;
+    loss_ += loss * static_cast<double>(targets);
     targets_ += targets;
     if (!is_text) correct_ += counted;
-    samples_ += batch;
-    pending_.pop_front();
+    samples_ += done.samples;
   }
 
   State& state_;
-  std::deque<std::vector<Tensor>> pending_;  // results that nobody has waited for
-  double loss_ = 0, correct_ = 0, targets_ = 0, samples_ = 0, since_ = 0, waited_ = 0;
+  std::deque<Pending> pending_;  // results that nobody has waited for
+  double loss_ = 0, since_ = 0, waited_ = 0;
+  int64_t correct_ = 0, targets_ = 0, samples_ = 0, batches_ = 0;
 };
 
 double Trainer::State::epochs_done() const {
   data::LoaderPosition at = train->position();
   auto batches = static_cast<double>(train->batches_per_epoch());
   return (static_cast<double>(at.epoch) * batches +
-          static_cast<double>(at.samples) / static_cast<double>(config.batch_size)) /
+          static_cast<double>(at.samples) / static_cast<double>(global_batch())) /
          batches;
+}
+
+bool Trainer::State::must_stop() const { return fleet::world_size() == 1 ? stop_requested.load() : agreed_to_stop; }
+
+// Samples of all ranks whose gradients add up from the position on, until an update.
+int64_t Trainer::State::samples_until_update() const {
+  data::LoaderPosition at = train->position();
+  int64_t batches =
+      std::min({config.strategy.accumulate_steps, train->batches_until(at.epoch + 1), total_steps - step});
+  return std::min(batches * global_batch(), train->samples() - at.samples);
+}
+
+// The gradient of an update is the mean over the samples of all its batches, on all ranks. Of text: over the words that
+// are asked for in each batch.
+void Trainer::State::agree(const Tensor& label, int64_t until_update) {
+  data::Share share = train->share();
+  double part = static_cast<double>(share.all) / static_cast<double>(until_update);
+  if (fleet::world_size() == 1) return weight.set(part);
+  int64_t words = 0;
+  if (opened.is_text() && share.own > 0)
+    for (int64_t word : label.to_vector<int64_t>()) words += word >= 0 ? 1 : 0;
+  int64_t counts[] = {stop_requested ? 1 : 0, words};
+  add_over_ranks(counts);
+  agreed_to_stop = counts[0] > 0;
+  weight.set(part * (opened.is_text() ? data::Share{words, counts[1], share.world} : share).weight());
 }
 
 bool Trainer::State::train_epoch(int64_t epoch) {
   optim::Schedule schedule{.kind = optim::parse_schedule_kind(config.schedule),
-                           .lr = config.lr,
+                           .lr = config.scale_lr ? config.lr * fleet::world_size() : config.lr,
                            .milestones = config.milestones,
                            .gamma = config.gamma,
                            .total_steps = total_epochs() - config.warmup_epochs,
@@ -282,21 +334,23 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   Tally tally(*this);
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
-  int64_t added = 0;  // batches since an update
-  while (train->position().epoch == epoch && step < total_steps && !(stop_requested && updated)) {
-    writer->check();
+  int64_t added = 0, until_update = 0;  // batches since an update; samples of all that add up
+  while (train->position().epoch == epoch && step < total_steps && !(must_stop() && updated)) {
+    if (writer) writer->check();
     trace_nodes();
     double epochs = epochs_done();
+    if (updated) until_update = samples_until_update();
     Span next(timeline.get(), kLoopTrack, "next batch");
     auto [input, label] = train->next();
     next.end();
+    agree(label, until_update);
     optimizer->set_lr(schedule.at(epochs));
     if (average) average->set_step(step);
     ++step;
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
-    tally.add(updated ? micro->update(input, label) : micro->add(input, label));
+    tally.add(updated ? micro->update(input, label) : micro->add(input, label), train->share());
     launch.end();
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
@@ -349,6 +403,7 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .steps_per_epoch = train->batches_per_epoch(),
                 .total_steps = total_steps,
                 .batch_size = config.batch_size,
+                .ranks = fleet::world_size(),
                 .first_step = step,
                 .config = to_yaml(config),
                 .modules = nn::to_string(*model),
@@ -365,7 +420,7 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
 RunEnds Trainer::State::train_all() {
   double start = seconds_now();
   RunEnds end;
-  while (step < total_steps && !stop_requested && !end.stopped_early) {
+  while (step < total_steps && !must_stop() && !end.stopped_early) {
     int64_t epoch = train->position().epoch;
     if (!train_epoch(epoch)) break;
     bool last = step >= total_steps;
@@ -373,9 +428,9 @@ RunEnds Trainer::State::train_all() {
     bool best = best_checkpoint.filename() == checkpoint_name(step);
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
-  end.interrupted = stop_requested && step < total_steps;
+  end.interrupted = must_stop() && step < total_steps;
   if (end.interrupted) save();
-  writer->finish();
+  if (writer) writer->finish();
   if (timeline) {
     collect_nodes();
     timeline->write(trace_file);
@@ -391,25 +446,29 @@ RunEnds Trainer::State::train_all() {
 
 RunEnds Trainer::run() {
   State& s = *state_;
-  stop_requested = false;
-  std::optional<fs::path> resumed = s.checkpoint_to_resume();
+  if (s.config.num_gpus > 1 && fleet::world_size() == 1)
+    throw_error<ConfigError>(
+        "[train] num_gpus is {0}, and this process is alone; start {0} with: bonfire train --nproc {0}",
+        s.config.num_gpus);
+  s.agreed_to_stop = false;
+  std::optional<fs::path> resumed;
+  if (is_first_rank()) resumed = s.checkpoint_to_resume();
   s.prepare();
-  if (resumed) {
-    s.restore(*resumed);
-  } else {
-    s.folder = new_run_folder(s.config.output);
-  }
+  s.begin_or_resume(resumed);
   s.first_step = s.step;
   s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));
-  s.writer = std::make_unique<CheckpointWriter>(
-      s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
-  s.writer->prepare(s.checkpoint_source());
-  std::string yaml = to_yaml(s.config);
-  const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
-  base::write_file_atomically(s.folder / "config.yaml", chunks);
-  s.tell(&Reporter::begin, s.beginning(resumed ? resumed->string() : ""));
+  if (is_first_rank()) {
+    s.writer = std::make_unique<CheckpointWriter>(
+        s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
+    s.writer->prepare(s.checkpoint_source());
+    std::string yaml = to_yaml(s.config);
+    const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
+    base::write_file_atomically(s.folder / "config.yaml", chunks);
+    s.tell(&Reporter::begin, s.beginning(resumed ? resumed->string() : ""));
+  }
   RunEnds end = s.train_all();
   s.tell(&Reporter::end, end);
+  stop_requested = false;
   return end;
 }
 

@@ -18,6 +18,18 @@ nn::StateDict optimizer_state(const optim::Optimizer& optimizer) {
   return state;
 }
 
+// The next number that no run in the folder has.
+fs::path new_run_folder(const fs::path& output) {
+  std::error_code error;
+  fs::create_directories(output, error);
+  for (int number = 1;; ++number) {
+    fs::path folder = output / std::to_string(number);
+    if (fs::create_directory(folder, error)) return folder;
+    if (error)
+      throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(), error.message());
+  }
+}
+
 }  // namespace
 
 // `resume` may name a checkpoint, a run, or say auto for the newest run of the output folder.
@@ -69,7 +81,13 @@ void Trainer::State::restore(const fs::path& checkpoint) {
     average->begin_anew();
     note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
   }
+  take_run_state(state.dump(), (checkpoint / "state.json").string());
+  last_checkpoint = checkpoint;
+}
+
+void Trainer::State::take_run_state(const std::string& json, const std::string& source) {
   try {
+    nlohmann::json state = nlohmann::json::parse(json);
     step = state.at("step");
     train->seek({state.at("loader").at("epoch"), state.at("loader").at("samples")});
     random_state().step = state.at("random_step");
@@ -77,30 +95,48 @@ void Trainer::State::restore(const fs::path& checkpoint) {
     last_top1 = state.at("last_top1");
     evaluations_without_gain = state.at("evaluations_without_gain");
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
-    runtime::set_tuning_record(state.at("kernels").dump());
+    if (is_first_rank()) runtime::set_tuning_record(state.at("kernels").dump());
   } catch (const nlohmann::json::exception& error) {
-    throw_error<DataError>("[train] {}/state.json: {}", checkpoint.string(), error.what());
+    throw_error<DataError>("[train] {}: {}", source, error.what());
   }
-  last_checkpoint = checkpoint;
+}
+
+// The first rank reads and makes files; the others get from it what they need to know, so they need not share a disk.
+void Trainer::State::begin_or_resume(const std::optional<fs::path>& checkpoint) {
+  if (is_first_rank() && checkpoint) restore(*checkpoint);
+  if (is_first_rank() && !checkpoint) folder = new_run_folder(config.output);
+  if (fleet::world_size() == 1) return;
+  folder = text_of_first_rank(folder.string());
+  std::string state = text_of_first_rank(run_state()), resumed = text_of_first_rank(checkpoint ? "yes" : "no");
+  if (!is_first_rank()) take_run_state(state, "rank 0");
+  if (resumed == "no") return;
+  runtime::share_tuning(fleet::group());
+  CheckpointSource all = checkpoint_source();
+  for (const nn::StateDict& variables : {all.weights, all.optimizer, all.average}) take_values_of_first_rank(variables);
 }
 
 CheckpointSource Trainer::State::checkpoint_source() const {
   return {model->state_dict(), optimizer_state(*optimizer), average ? average->model().state_dict() : nn::StateDict{}};
 }
 
-void Trainer::State::save() {
+std::string Trainer::State::run_state() const {
   data::LoaderPosition position = train->position();
-  nlohmann::json state{{"model", config.model},
-                       {"step", step},
-                       {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
-                       {"random_step", random_state().step},
-                       {"best_top1", best_top1},
-                       {"last_top1", last_top1},
-                       {"evaluations_without_gain", evaluations_without_gain},
-                       {"best_checkpoint", best_checkpoint.filename().string()},
-                       {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
+  return nlohmann::json{{"model", config.model},
+                        {"step", step},
+                        {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
+                        {"random_step", random_state().step},
+                        {"best_top1", best_top1},
+                        {"last_top1", last_top1},
+                        {"evaluations_without_gain", evaluations_without_gain},
+                        {"best_checkpoint", best_checkpoint.filename().string()},
+                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}}
+      .dump(1);
+}
+
+void Trainer::State::save() {
+  if (!is_first_rank()) return;
   CheckpointSource source = checkpoint_source();
-  source.state = state.dump(1);
+  source.state = run_state();
   WeightsFile best;
   if (!best_checkpoint.empty() && best_checkpoint.filename() == checkpoint_name(step))
     best = {folder / "best.safetensors",

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/ops/loss.h"
@@ -11,13 +12,13 @@ namespace bonfire::train {
 namespace fs = std::filesystem;
 
 // Counts what is taken for what, and keeps some images: all wrong ones until there are enough, and a few right ones.
+// `first`: where the batch begins in the test data, of which this rank has every so-manieth sample.
 void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const {
   if (opened.is_text()) return;
   constexpr size_t kWrong = 16, kRight = 8;
   auto classes = static_cast<size_t>(opened.classes);
   std::vector<float> shares = softmax(logits.to(DType::f32), -1).to_vector<float>();
   std::vector<int64_t> labels = label.to_vector<int64_t>();
-  report.confusion.resize(classes * classes);
   auto wrong = static_cast<size_t>(std::count_if(report.predictions.begin(), report.predictions.end(),
                                                  [](const Prediction& p) { return p.label != p.predicted; }));
   size_t right = report.predictions.size() - wrong;
@@ -27,7 +28,7 @@ void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t fi
     ++report.confusion[static_cast<size_t>(labels[i]) * classes + predicted];
     bool is_wrong = labels[i] != static_cast<int64_t>(predicted);
     if (is_wrong ? wrong++ >= kWrong : right++ >= kRight) continue;
-    int64_t index = first + static_cast<int64_t>(i);
+    int64_t index = first + fleet::sampler().place(static_cast<int64_t>(i));
     Prediction kept{index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input};
     report.predictions.insert(
         is_wrong ? report.predictions.begin() + static_cast<int64_t>(wrong) - 1 : report.predictions.end(),
@@ -35,28 +36,54 @@ void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t fi
   }
 }
 
+// Of running statistics, which each rank keeps of its own samples, the first rank's are evaluated and saved.
+void Trainer::State::share_buffers() const {
+  if (fleet::world_size() == 1) return;
+  std::set<const VariableState*> trained;
+  for (const Parameter& parameter : model->parameters()) trained.insert(&parameter.state());
+  nn::StateDict own = model->state_dict(), mean = average ? average->model().state_dict() : nn::StateDict{}, buffers;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (trained.contains(&own[i].variable.state())) continue;
+    buffers.push_back(own[i]);
+    if (average) buffers.push_back(mean[i]);
+  }
+  take_values_of_first_rank(buffers);
+}
+
 EvaluationReport Trainer::State::measure(int64_t epoch) const {
   NoGrad no_grad;
+  share_buffers();
   const models::Model& judged = evaluated_model();
   judged.eval();
-  double loss = 0, first = 0, fifth = 0, targets = 0;
+  double loss = 0;
+  int64_t first = 0, fifth = 0, targets = 0, begin = 0;  // begin: of the batch, in samples
   EvaluationReport report{.epoch = epoch + 1, .step = step};
+  if (!opened.is_text()) report.confusion.resize(static_cast<size_t>(opened.classes * opened.classes));
   int64_t five = std::min<int64_t>(5, opened.classes);
   for (const auto& [input, label] : test->epoch(epoch)) {
-    Tensor logits = logits_of(judged, input), target = targets_of(label), counted = count_targets(target);
-    Tensor mean_loss = cross_entropy(logits, target), top1 = top_k_correct(logits, target);
-    Tensor top5 = top_k_correct(logits, target, five);
-    judge(logits, label, static_cast<int64_t>(targets), report);
-    double count = counted.item();
-    loss += mean_loss.item() * count;
-    first += top1.item();
-    fifth += top5.item();
-    targets += count;
+    data::Share share = test->share();
+    if (share.own > 0) {
+      Tensor logits = logits_of(judged, input), target = targets_of(label), counted = count_targets(target);
+      Tensor mean_loss = cross_entropy(logits, target), top1 = top_k_correct(logits, target);
+      Tensor top5 = top_k_correct(logits, target, five);
+      judge(logits, label, begin, report);
+      auto count = static_cast<int64_t>(counted.item());
+      if (count > 0) loss += mean_loss.item() * static_cast<double>(count);
+      first += static_cast<int64_t>(top1.item());
+      fifth += static_cast<int64_t>(top5.item());
+      targets += count;
+    }
+    begin += share.all;
   }
   model->train();  // and the mean of its weights stays as it is
-  report.loss = loss / targets;
-  report.top1 = first / targets;
-  report.top5 = fifth / targets;
+  int64_t counts[] = {first, fifth, targets};
+  add_over_ranks(counts);
+  add_over_ranks({&loss, 1});
+  add_over_ranks(report.confusion);
+  auto all = static_cast<double>(counts[2]);
+  report.loss = loss / all;
+  report.top1 = static_cast<double>(counts[0]) / all;
+  report.top5 = static_cast<double>(counts[1]) / all;
   return report;
 }
 

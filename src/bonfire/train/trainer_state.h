@@ -7,8 +7,10 @@
 #include "bonfire/data/loader.h"
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan.h"
+#include "bonfire/train/between_ranks.h"
 #include "bonfire/train/checkpoint_writer.h"
 #include "bonfire/train/open_data.h"
 #include "bonfire/train/trainer.h"
@@ -32,6 +34,7 @@ struct Trainer::State {
   std::optional<WeightAverage> average;
   std::unique_ptr<data::DataLoader> train, test;
   Tensor mean, deviation;  // of pixels
+  Scalar weight = 1;       // of the loss of the batch at hand
 
   int64_t step = 0;         // done
   int64_t total_steps = 0;  // when the run ends
@@ -42,13 +45,16 @@ struct Trainer::State {
   int64_t first_step = 0;
   std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
 
-  std::unique_ptr<CheckpointWriter> writer;
+  std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
+  bool agreed_to_stop = false;               // by all ranks
 
   template <class Event>
   void tell(void (Reporter::*event)(const Event&), const Event& what) {
+    if (!is_first_rank()) return;
     for (auto& reporter : reporters) (*reporter.*event)(what);
   }
   void note(const std::string& text) {
+    if (!is_first_rank()) return;
     for (auto& reporter : reporters) reporter->note(text);
   }
 
@@ -58,6 +64,10 @@ struct Trainer::State {
     return static_cast<double>(*config.steps) / static_cast<double>(train->batches_per_epoch());
   }
   double epochs_done() const;
+  int64_t global_batch() const { return config.batch_size * fleet::world_size(); }
+  // Batches differ in what they count for: on several ranks, at the end of an epoch, and where gradients add up.
+  bool weighs() const { return fleet::world_size() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
+  bool must_stop() const;
   const models::Model& evaluated_model() const { return average ? average->model() : *model; }
   // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
   Tensor logits_of(const models::Model& of, const Tensor& input) const;
@@ -65,23 +75,30 @@ struct Trainer::State {
   static Tensor count_targets(const Tensor& target);  // those that are not left out: i64, rank 0
 
   void prepare();
+  void make_model();
   void open_loaders();
   std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
   void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
   void take_pixels_from(const std::filesystem::path& weights);  // as the file says, where it does
 
   std::optional<std::filesystem::path> checkpoint_to_resume();
+  void begin_or_resume(const std::optional<std::filesystem::path>& checkpoint);
   void restore(const std::filesystem::path& checkpoint);
+  std::string run_state() const;  // where the run is, as JSON
+  void take_run_state(const std::string& json, const std::string& source);
   void save();
   CheckpointSource checkpoint_source() const;  // but for the state of the run
 
   RunBegins beginning(const std::string& resumed_from) const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // false: asked to stop inside it
-  void trace_nodes();               // before each step
+  int64_t samples_until_update() const;
+  void agree(const Tensor& label, int64_t until_update);  // before each step: on its weight, and whether to stop
+  void trace_nodes();                                     // before each step
   void collect_nodes();
 
   EvaluationReport measure(int64_t epoch) const;
+  void share_buffers() const;
   bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
 

@@ -1,0 +1,24 @@
+#pragma once
+// What the ranks of a run tell each other between steps. Each is a collective call; a run on one rank has nobody to
+// tell, and nothing happens.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "bonfire/nn/state_dict.h"
+
+namespace bonfire::train {
+
+bool is_first_rank();  // the one that shows progress and writes files
+
+void add_over_ranks(std::span<int64_t> counts);
+void add_over_ranks(std::span<double> sums);
+
+std::string text_of_first_rank(const std::string& text);
+void take_values_of_first_rank(const nn::StateDict& variables);
+
+// ConfigError naming the first rank that has another number than rank 0. `what`: "samples to train on".
+void require_same_on_ranks(const std::string& what, int64_t number);
+
+}  // namespace bonfire::train

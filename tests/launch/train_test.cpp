@@ -1,0 +1,129 @@
+// `bonfire train` as several processes. (tests/train/ranks_test.cpp has the same by threads, and more of it.)
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/launch/launched.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::launch {
+
+namespace {
+
+using testing::ChildProcess;
+using testing::clean;
+using testing::expect_mentions;
+using testing::free_port;
+using testing::joined;
+using testing::ScratchFolder;
+using testing::Words;
+
+// A smooth enough training: few steps at a small rate, the last batch of each epoch uneven.
+Words settings(const ScratchFolder& folder, int64_t batch_size, const Words& more = {}) {
+  return joined({"place=cpu", "model=lenet", "lr=0.005", "limit=203", "drop_last=false", "epochs=2", "log_freq=1",
+                 "output=" + (folder / "runs").string(), fmt::format("batch_size={}", batch_size)},
+                more);
+}
+
+// [step] by number, and the evaluations, as the log has them.
+struct Log {
+  std::map<int64_t, double> losses;
+  std::vector<nlohmann::json> evaluations;
+};
+Log log_of(const std::filesystem::path& run) {
+  Log log;
+  std::ifstream stream(run / "metrics.jsonl");
+  for (std::string line; std::getline(stream, line);) {
+    nlohmann::json event = nlohmann::json::parse(line);
+    if (event.at("event") == "step") log.losses[event.at("step")] = event.at("loss");
+    if (event.at("event") == "evaluation") log.evaluations.push_back(event);
+  }
+  return log;
+}
+
+void expect_same(const Log& found, const Log& expected) {
+  ASSERT_EQ(found.losses.size(), expected.losses.size());
+  for (const auto& [step, loss] : expected.losses) EXPECT_NEAR(found.losses.at(step), loss, 1e-5 * loss) << step;
+  ASSERT_EQ(found.evaluations.size(), expected.evaluations.size());
+  for (size_t i = 0; i < found.evaluations.size(); ++i) {
+    double loss = expected.evaluations[i].at("loss"), top1 = expected.evaluations[i].at("top1");
+    EXPECT_NEAR(found.evaluations[i].at("loss").get<double>(), loss, 1e-4 * loss);
+    EXPECT_NEAR(found.evaluations[i].at("top1").get<double>(), top1, 0.002);
+  }
+}
+
+Log trained_alone(const ScratchFolder& folder) {
+  ChildProcess alone(joined({BONFIRE_PROGRAM, "train"}, settings(folder, 32)), clean());
+  EXPECT_EQ(alone.wait(), 0) << alone.output();
+  return log_of(folder / "runs/1");
+}
+
+TEST(LaunchTrain, OneCommandTrainsOnTwoRanksAsOnOne) {
+  ScratchFolder folder, other;
+  ChildProcess two(joined({BONFIRE_PROGRAM, "train", "--nproc", "2"}, settings(folder, 16)), clean());
+  ASSERT_EQ(two.wait(), 0) << two.output();
+  expect_mentions(two.output(), {"[rank 0] 2 epochs of 7 steps of 32 images (16 on each of 2 ranks) on cpu:0",
+                                 "[rank 0] report      " + (folder / "runs/1/report.html").string()});
+  EXPECT_EQ(two.output().find("[rank 1]"), std::string::npos) << two.output();
+  EXPECT_TRUE(std::filesystem::exists(folder / "runs/1/report.html"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "runs/2"));
+  expect_same(log_of(folder / "runs/1"), trained_alone(other));
+}
+
+TEST(LaunchTrain, AnInterruptIsOneLastStepOfAllAndOneRankCanGoOn) {
+  ScratchFolder folder, other;
+  Words longer = settings(folder, 16, {"epochs=2000"});
+  ChildProcess two(joined({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "bonfire", "train"}, longer), clean());
+  EXPECT_NE(two.read_line("step 3/7"), "") << two.output();
+  two.signal(SIGINT);
+  EXPECT_EQ(two.wait(), 130) << two.output();
+  expect_mentions(two.output(), {"saved. To go on: bonfire train"});
+  auto steps = static_cast<int64_t>(log_of(folder / "runs/1").losses.size());
+  EXPECT_GE(steps, 3);
+
+  // The same course as one rank's that never stopped, for as long as rounding lets them.
+  std::string until = fmt::format("steps={}", steps + 3);
+  ChildProcess one(joined({BONFIRE_PROGRAM, "train"}, settings(folder, 32, {until, "resume=auto"})), clean());
+  EXPECT_EQ(one.wait(), 0) << one.output();
+  ChildProcess whole(joined({BONFIRE_PROGRAM, "train"}, settings(other, 32, {until})), clean());
+  EXPECT_EQ(whole.wait(), 0) << whole.output();
+  Log found = log_of(folder / "runs/1"), expected = log_of(other / "runs/1");
+  EXPECT_EQ(found.losses.size(), static_cast<size_t>(steps + 3));
+  for (int64_t step = 1; step <= std::min<int64_t>(30, steps + 3); ++step)
+    EXPECT_NEAR(found.losses.at(step), expected.losses.at(step), 1e-3 * expected.losses.at(step)) << step;
+}
+
+TEST(LaunchTrain, TwoNodesTrainOverGloo) {
+  ScratchFolder folder, other;
+  int port = free_port();
+  auto node = [&](int number) {
+    return joined({BONFIRE_PROGRAM, "launch", "--nnodes", "2", "--node_rank", std::to_string(number), "--master_port",
+                   std::to_string(port), "--nproc_per_node", "1", "bonfire", "train"},
+                  settings(folder, 16, {"backend=gloo"}));
+  };
+  ChildProcess one(node(1), clean({{"BONFIRE_TOKEN", "secret"}}));
+  ChildProcess zero(node(0), clean({{"BONFIRE_TOKEN", "secret"}}));
+  EXPECT_EQ(zero.wait(), 0) << zero.output();
+  EXPECT_EQ(one.wait(), 0) << one.output();
+  expect_same(log_of(folder / "runs/1"), trained_alone(other));
+}
+
+TEST(LaunchTrain, WhatCannotBeIsSaidAndNothingIsLeftWaiting) {
+  ScratchFolder folder;
+  ChildProcess differs(joined({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "bonfire", "train", "num_gpus=3"},
+                              settings(folder, 16)),
+                       clean());
+  EXPECT_EQ(differs.wait(), 1);
+  expect_mentions(differs.output(), {"num_gpus is 3, but whoever started this chose 2 ranks on this host"});
+  // Only the first rank looks for the checkpoint; the other ends with it.
+  ChildProcess absent(joined({BONFIRE_PROGRAM, "train", "--nproc", "2", "resume=/absent"}, {}), clean());
+  EXPECT_EQ(absent.wait(), 1);
+  expect_mentions(absent.output(), {"there is no whole checkpoint in '/absent'", "rank 0 (process"});
+}
+
+}  // namespace
+}  // namespace bonfire::launch

@@ -1,0 +1,262 @@
+// Trainers as ranks of one run, each a thread with a device of its own. (tests/launch/train_test.cpp has processes.)
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/local/local_group.h"
+#include "bonfire/data/glyphs.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/trainer.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::train {
+namespace {
+
+namespace fs = std::filesystem;
+using bonfire::testing::ScratchFolder;
+using Words = std::vector<std::string>;
+
+// What reporters were told, on whichever rank, and how it ended.
+struct Course {
+  RunBegins begin;
+  std::vector<StepReport> steps;
+  std::vector<EvaluationReport> evaluations;
+  RunEnds end;
+  std::vector<std::string> errors;  // [rank]; empty: none
+  int told = 0;                     // runs that reporters heard of
+};
+
+class Witness final : public Reporter {
+ public:
+  Witness(Course& course, int64_t stop_at) : course_(course), stop_at_(stop_at) {}
+  void begin(const RunBegins& run) override {
+    course_.begin = run;
+    ++course_.told;
+  }
+  void step(const StepReport& report) override {
+    course_.steps.push_back(report);
+    if (report.step == stop_at_) Trainer::request_stop();
+  }
+  void evaluated(const EvaluationReport& report) override { course_.evaluations.push_back(report); }
+  void note(const std::string&) override {}
+  void end(const RunEnds& run) override { course_.end = run; }
+
+ private:
+  Course& course_;
+  int64_t stop_at_;
+};
+
+// MNIST's files with the first glyphs: 480 to train on and 41 to test.
+void put_digits(const fs::path& folder) {
+  fs::create_directories(folder);
+  for (data::Split split : {data::Split::train, data::Split::test}) {
+    bool is_train = split == data::Split::train;
+    data::Glyphs digits({.split = split, .size = is_train ? 480 : 41});
+    std::string count = is_train ? std::string("\x01\xe0", 2) : std::string("\0\x29", 2);
+    std::string images = std::string("\0\0\x08\x03\0\0", 6) + count + std::string("\0\0\0\x1c\0\0\0\x1c", 8);
+    std::string labels = std::string("\0\0\x08\x01\0\0", 6) + count;
+    for (int64_t i = 0; i < digits.size(); ++i) {
+      data::Sample sample = digits.get(i);
+      images.append(reinterpret_cast<const char*>(sample.input.bytes.data()), sample.input.bytes.size());
+      labels += static_cast<char>(data::label_of(sample));
+    }
+    std::string name = is_train ? "train" : "t10k";
+    std::ofstream(folder / (name + "-images-idx3-ubyte"), std::ios::binary) << images;
+    std::ofstream(folder / (name + "-labels-idx1-ubyte"), std::ios::binary) << labels;
+  }
+}
+
+struct Plan {
+  int ranks = 1;
+  Words settings = {};
+  int64_t stop_at = -1;
+  std::function<Words(int rank)> own = {};  // settings of one rank only
+};
+
+Course train(const ScratchFolder& folder, const Plan& plan) {
+  if (!fs::exists(folder / "digits")) put_digits(folder / "digits");
+  auto groups = comm::local_groups(plan.ranks, {.timeout = std::chrono::seconds(60)});
+  Course course;
+  course.errors.resize(static_cast<size_t>(plan.ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < plan.ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      Words settings{"data=" + (folder / "digits").string(),
+                     "output=" + (folder / "runs").string(),
+                     "place=cpu:" + std::to_string(rank),
+                     "model=lenet",
+                     "lr=0.005",
+                     "epochs=2",
+                     "log_freq=1"};
+      settings.insert(settings.end(), plan.settings.begin(), plan.settings.end());
+      if (plan.own) {
+        Words own = plan.own(rank);
+        settings.insert(settings.end(), own.begin(), own.end());
+      }
+      fleet::join(groups[static_cast<size_t>(rank)]);
+      try {
+        Trainer trainer(default_config(settings));
+        trainer.add(std::make_unique<Witness>(course, plan.stop_at));
+        trainer.add(metrics_log());
+        trainer.run();
+      } catch (const Error& error) {
+        course.errors[static_cast<size_t>(rank)] = error.what();
+      }
+      try {
+        fleet::leave();
+      } catch (const Error&) {  // a rank has failed, and was named before
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return course;
+}
+
+Course train_well(const ScratchFolder& folder, const Plan& plan) {
+  Course course = train(folder, plan);
+  for (const std::string& error : course.errors) EXPECT_EQ(error, "");
+  EXPECT_EQ(course.told, 1);
+  return course;
+}
+
+Words with(Words settings, const Words& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+// Of the steps that both have. A ReLU net's losses drift apart by rounding, so only few steps at a small rate.
+void expect_same_losses(const Course& found, const Course& expected, double tolerance) {
+  for (const StepReport& report : found.steps) {
+    ASSERT_LE(report.step, static_cast<int64_t>(expected.steps.size()));
+    const StepReport& other = expected.steps[static_cast<size_t>(report.step - 1)];
+    EXPECT_NEAR(report.loss, other.loss, tolerance * other.loss) << "step " << report.step;
+    EXPECT_EQ(report.lr, other.lr) << "step " << report.step;
+    EXPECT_EQ(report.epoch, other.epoch) << "step " << report.step;
+  }
+}
+
+// How often each class was a label.
+std::vector<int64_t> labels_in(const EvaluationReport& report) {
+  std::vector<int64_t> counts;
+  for (size_t row = 0; row < 10; ++row)
+    counts.push_back(std::accumulate(report.confusion.begin() + static_cast<int64_t>(10 * row),
+                                     report.confusion.begin() + static_cast<int64_t>(10 * row + 10), int64_t{0}));
+  return counts;
+}
+
+void expect_same_evaluations(const Course& found, const Course& expected) {
+  ASSERT_EQ(found.evaluations.size(), expected.evaluations.size());
+  for (size_t i = 0; i < found.evaluations.size(); ++i) {
+    const EvaluationReport &one = found.evaluations[i], &other = expected.evaluations[i];
+    EXPECT_NEAR(one.loss, other.loss, 1e-3 * other.loss);
+    EXPECT_NEAR(one.top1, other.top1, 1.5 / 41);  // one of the 41 images may be a tie
+    EXPECT_EQ(labels_in(one), labels_in(other));
+    for (const Prediction& kept : one.predictions) EXPECT_EQ(kept.image.bytes.size(), 28U * 28);
+  }
+}
+
+// The fifth batch of each epoch has 2 or 3 samples: of 3 ranks, one has none of 2; of 2 ranks, one has two of 3.
+TEST(TrainerRanks, TrainAsOneDoesOnTheWholeBatchAndItsLastSamples) {
+  for (const char* limit : {"limit=194", "limit=195"}) {
+    ScratchFolder folder;
+    Words settings{limit, "drop_last=false", "schedule=cosine", "ema_decay=0.9", "lr=0.05"};
+    Course whole = train_well(folder, {.settings = with(settings, {"batch_size=48"})});
+    EXPECT_EQ(whole.steps.size(), 10U);
+    for (int ranks : {2, 3}) {
+      Words own{"batch_size=" + std::to_string(48 / ranks)};
+      Course parts = train_well(folder, {.ranks = ranks, .settings = with(settings, own)});
+      EXPECT_EQ(parts.begin.ranks, ranks);
+      ASSERT_EQ(parts.steps.size(), 10U);
+      expect_same_losses(parts, whole, 1e-5);
+      expect_same_evaluations(parts, whole);
+    }
+  }
+}
+
+// Updates of 2, 2 and 1 batches an epoch, the last of 3 samples.
+TEST(TrainerRanks, AccumulateAsOneDoes) {
+  ScratchFolder folder;
+  Words settings{"limit=195", "drop_last=false", "strategy.accumulate_steps=2", "lr=0.05"};
+  Course whole = train_well(folder, {.settings = with(settings, {"batch_size=48"})});
+  Course parts = train_well(folder, {.ranks = 2, .settings = with(settings, {"batch_size=24"})});
+  ASSERT_EQ(parts.steps.size(), 10U);
+  expect_same_losses(parts, whole, 1e-5);
+}
+
+TEST(TrainerRanks, BatchNormGoesByTheFirstRanksStatisticsInEvaluation) {
+  ScratchFolder folder;
+  Course parts = train_well(folder, {.ranks = 2,
+                                     .settings = {"model=resnet18_small", "image_size=8", "limit=16", "batch_size=8",
+                                                  "drop_last=false", "epochs=1", "optimizer=sgd"}});
+  ASSERT_EQ(parts.evaluations.size(), 1U);
+  // What was saved is what was evaluated.
+  Config config = load_config(parts.begin.folder / "config.yaml", Words{"place=cpu"});
+  EvaluationReport report = Trainer(config).evaluate(parts.end.weights);
+  EXPECT_NEAR(report.loss, parts.evaluations[0].loss, 1e-5 * report.loss);
+  EXPECT_EQ(std::accumulate(parts.evaluations[0].confusion.begin(), parts.evaluations[0].confusion.end(), int64_t{0}),
+            41);
+}
+
+// Stops, and goes on with another number of ranks.
+void expect_resumed_elsewhere(int first_ranks, int second_ranks, const Words& more) {
+  ScratchFolder folder, other;
+  Words settings = with({"limit=200", "drop_last=false", "schedule=cosine", "clip_grad_norm=1"}, more);
+  auto batch = [](int ranks) { return Words{"batch_size=" + std::to_string(48 / ranks)}; };
+  Course whole = train_well(folder, {.settings = with(settings, batch(1))});
+  Course first =
+      train_well(other, {.ranks = first_ranks, .settings = with(settings, batch(first_ranks)), .stop_at = 7});
+  ASSERT_TRUE(first.end.interrupted);
+  fs::path run = first.begin.folder;
+  Course second = train_well(other, {.ranks = second_ranks,
+                                     .settings = with(settings, batch(second_ranks)),
+                                     .own = [&](int rank) {  // only the first rank has the disk
+                                       return Words{"resume=" + (rank == 0 ? run : fs::path("/absent/run")).string()};
+                                     }});
+  EXPECT_EQ(second.begin.folder, run);
+  ASSERT_FALSE(second.steps.empty());
+  EXPECT_EQ(second.steps.front().step, first.steps.back().step + 1);
+  EXPECT_EQ(second.steps.back().step, 10);
+  expect_same_losses(first, whole, 1e-5);
+  expect_same_losses(second, whole, 1e-5);
+}
+
+TEST(TrainerRanks, ACheckpointOfTwoIsTakenUpByOne) { expect_resumed_elsewhere(2, 1, {}); }
+TEST(TrainerRanks, ACheckpointOfOneIsTakenUpByThree) {
+  expect_resumed_elsewhere(1, 3, {"ema_decay=0.9", "optimizer=adam", "lr=0.001"});
+}
+
+// 480 samples twice. After 4 steps of 48, in steps of 24: what was left of the first epoch and the second, each once.
+TEST(TrainerRanks, ResumedWithOtherBatchesNoSampleIsRepeatedOrLeftOut) {
+  ScratchFolder folder;
+  Words settings{"limit=480", "drop_last=false", "batch_size=24"};
+  Course first = train_well(folder, {.ranks = 2, .settings = settings, .stop_at = 3});
+  int64_t done = first.steps.back().step;
+  Course second = train_well(folder, {.settings = with(settings, {"resume=" + first.begin.folder.string()})});
+  EXPECT_EQ(second.begin.first_step, done);
+  EXPECT_EQ(second.begin.total_steps, done + (960 - 48 * done) / 24);
+  EXPECT_EQ(second.steps.back().step, second.begin.total_steps);
+  EXPECT_EQ(second.evaluations.size(), 2U);
+}
+
+TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
+  ScratchFolder folder;
+  Course sizes = train(folder, {.ranks = 2, .settings = {"limit=64"}, .own = [](int rank) {
+                                  return Words{"batch_size=" + std::to_string(16 + rank)};
+                                }});
+  for (const std::string& error : sizes.errors)
+    EXPECT_EQ(error, "[train] rank 0 has 16 as batch_size, rank 1 has 17; all ranks must have the same");
+  Course alone = train(folder, {.settings = {"num_gpus=2"}});
+  EXPECT_EQ(alone.errors[0], "[train] num_gpus is 2, and this process is alone; start 2 with: bonfire train --nproc 2");
+  Course nccl = train(folder, {.ranks = 2, .settings = {"backend=nccl"}});
+  EXPECT_EQ(nccl.errors[1], "[train] backend: nccl is not built yet; leave it out");
+  EXPECT_FALSE(fs::exists(folder / "runs"));
+}
+
+}  // namespace
+}  // namespace bonfire::train
