@@ -111,6 +111,29 @@ TEST(DataParallel, LocalSgdBeginsWhenTheRateDrops) {
   EXPECT_EQ(agreement(histories), "=====xx=x");  // the step at whose end the drop is seen is synchronous
 }
 
+TEST(DataParallel, LocalSgdIsNotForACompiledStep) {
+  auto groups = comm::local_groups(kRanks, {.timeout = std::chrono::seconds(60)});
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      fleet::join(groups[static_cast<size_t>(r)]);
+      nn::Linear plain({.in = 6, .out = 3});
+      plain.to({DeviceType::cpu, static_cast<int16_t>(r)});
+      nn::Linear model = fleet::distributed_model(plain);
+      auto optimizer =
+          fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}), {.use_local_sgd = true});
+      auto step = compile([&](const Tensor& x) {
+        Tensor loss = sum(model(x));
+        loss.backward();
+        optimizer.step();
+        return loss;
+      });
+      EXPECT_ERROR(step(ones({2, 6}, DType::f32, {DeviceType::cpu, static_cast<int16_t>(r)})), ConfigError,
+                   "call the step without compile()");
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(LocalSgdCounting, RefusesNumbersThatCannotBe) {
   EXPECT_ERROR(LocalSgd({.local_sgd_steps = 0}, 0.1), ConfigError, "local_sgd_steps is 0, expected at least 1");
   EXPECT_ERROR(LocalSgd({.local_sgd_is_warm_steps = -1}, 0.1), ConfigError, "local_sgd_is_warm_steps is -1");

@@ -153,7 +153,11 @@ void average_parameters(const Job& self) {
 }
 
 void after_update(const optim::Optimizer& optimizer) {
-  if (job() && job()->local && job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
+  if (!job() || !job()->local) return;
+  if (Trace::current().compiling)
+    throw_error<ConfigError>(
+        "[fleet] use_local_sgd counts steps, and compile() traces a step once only; call the step without compile()");
+  if (job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
 }
 
 // 64 bits that differ when name, shape or type do.
