@@ -244,6 +244,36 @@ TEST(TrainerRanks, ResumedWithOtherBatchesNoSampleIsRepeatedOrLeftOut) {
   EXPECT_EQ(second.evaluations.size(), 2U);
 }
 
+TEST(TrainerRanks, LocalSgdOfOneStepTrainsAsSynchronousRanksDo) {
+  ScratchFolder folder;
+  Words settings{"limit=192", "batch_size=24", "optimizer=sgd", "lr=0.05"};
+  Course together = train_well(folder, {.ranks = 2, .settings = settings});
+  Course alone = train_well(
+      folder, {.ranks = 2, .settings = with(settings, {"strategy.use_local_sgd=true", "strategy.local_sgd_steps=1"})});
+  ASSERT_EQ(alone.steps.size(), together.steps.size());
+  expect_same_losses(alone, together, 1e-5);
+}
+
+// Averages fall into the middle of epochs; at their ends comes one besides, momentum and running means included.
+TEST(TrainerRanks, LocalSgdIsTakenUpToTheSameBits) {
+  ScratchFolder folder;
+  Words settings{"limit=240",
+                 "batch_size=24",
+                 "lr=0.05",
+                 "ema_decay=0.9",
+                 "strategy.use_local_sgd=true",
+                 "strategy.local_sgd_steps=3",
+                 "strategy.local_sgd_is_warm_steps=1"};
+  Course whole = train_well(folder, {.ranks = 2, .settings = with(settings, {"epochs=3"})});
+  Course first = train_well(folder, {.ranks = 2, .settings = with(settings, {"epochs=2"})});
+  Course second = train_well(
+      folder, {.ranks = 2, .settings = with(settings, {"epochs=3", "resume=" + first.begin.folder.string()})});
+  ASSERT_EQ(whole.steps.size(), 15U);
+  ASSERT_EQ(second.steps.size(), 5U);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(second.steps[i].loss, whole.steps[10 + i].loss) << "step " << 11 + i;
+  EXPECT_EQ(second.evaluations.back().loss, whole.evaluations.back().loss);
+}
+
 TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
   ScratchFolder folder;
   Course sizes = train(folder, {.ranks = 2, .settings = {"limit=64"}, .own = [](int rank) {

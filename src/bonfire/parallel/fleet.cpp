@@ -296,11 +296,14 @@ void set_epoch(int64_t epoch) {
 
 bool averaged() { return !job() || !job()->local || job()->local->averaged(); }
 
-void average() {
-  if (averaged()) return;
+void average(std::span<const Variable> more) {
+  if (world_size() == 1) return;
   average_parameters(*job());
+  NoGrad no_grad;
+  for (const Variable& variable : more)
+    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, job()->channel));
   commit();
-  job()->local->note_average();
+  if (job()->local) job()->local->note_average();
 }
 
 WithoutReduction::WithoutReduction() { ++without_reduction(); }

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "bonfire/comm/group.h"
@@ -45,7 +46,7 @@ comm::Group& group();  // for collectives of the program's own, between steps
 // checkpoint, an evaluation and at the end all ranks should be averaged().
 void set_epoch(int64_t epoch);
 bool averaged();
-void average();
+void average(std::span<const Variable> more = {});  // besides the parameters
 
 // While one lives, backward() only adds to this rank's gradients: what comes before an update's last backward(), which
 // reduces the sum.

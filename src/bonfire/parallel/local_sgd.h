@@ -15,10 +15,18 @@ class LocalSgd {
 
   bool local() const { return local_; }              // whether the step that is being traced is a rank's own
   bool averaged() const { return own_steps_ == 0; }  // whether all ranks have the same parameters
+  bool averages_next() const { return local_ && own_steps_ + 1 >= every_; }  // at the end of the step that comes
   void begin_epoch(int64_t epoch);
   // After a step's update, at this rate; true: its parameters are to be averaged.
   bool ends_with_average(double rate);
   void note_average() { own_steps_ = 0; }
+
+  // For checkpoints, which are of ranks that are averaged.
+  double highest_rate() const { return highest_rate_; }
+  void resume(bool local, double highest_rate) {
+    local_ = local;
+    highest_rate_ = highest_rate;
+  }
 
  private:
   int64_t every_;

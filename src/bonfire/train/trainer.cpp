@@ -38,7 +38,6 @@ void refuse_what_is_not_built(const Config& c) {
   bool several = fleet::world_size() > 1;
   const std::pair<const char*, bool> not_yet[] = {
       {"backend: nccl", c.backend == "nccl"},
-      {"strategy.use_local_sgd", s.use_local_sgd},
       {"strategy.use_recompute", s.use_recompute},
       {"strategy.sync_batch_norm with drop_last=false", several && s.sync_batch_norm && !c.drop_last},
       {"strategy.amp_dtype: f16", s.use_amp && s.amp_dtype == "f16"},
@@ -128,6 +127,8 @@ void Trainer::State::make_model() {
     DistributedStrategy strategy = config.strategy;
     strategy.num_threads = strategy.accumulate_steps = 1;  // the trainer itself sees to these
     strategy.cpu_threads.reset();
+    if (strategy.use_local_sgd) local.emplace(strategy, 0);
+    strategy.use_local_sgd = false;
     model = fleet::distributed_model(*model);
     optimizer = fleet::distributed_optimizer(*optimizer, strategy);
   }
@@ -207,14 +208,17 @@ Trainer::State::Micro Trainer::State::make_steps() {
     fleet::WithoutReduction only_adds;
     return forward(input, label);
   };
-  return {compile(add), compile([this, forward](const Tensor& input, const Tensor& label) {
-            std::vector<Tensor> results = forward(input, label);
-            if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
-            optimizer->step();
-            optimizer->clear_grad();
-            if (average) average->append_update();
-            return results;
-          })};
+  auto update = [this](const auto& gradients) {
+    return [this, gradients](const Tensor& input, const Tensor& label) {
+      std::vector<Tensor> results = gradients(input, label);
+      if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
+      optimizer->step();
+      optimizer->clear_grad();
+      if (average) average->append_update();
+      return results;
+    };
+  };
+  return {compile(add), compile(update(forward)), compile(update(add))};
 }
 
 // --- the loop --------------------------------------------------------------------------------------------------------
@@ -312,14 +316,16 @@ int64_t Trainer::State::samples_until_update() const {
 void Trainer::State::agree(const Tensor& label, int64_t until_update) {
   data::Share share = train->share();
   double part = static_cast<double>(share.all) / static_cast<double>(until_update);
-  if (fleet::world_size() == 1) return weight.set(part);
+  const bool alone = local && local->local();
+  if (fleet::world_size() == 1 || alone) weight.set(share.own > 0 ? part : 0);
+  if (fleet::world_size() == 1 || (alone && !local->averages_next())) return;
   int64_t words = 0;
   if (opened.is_text() && share.own > 0)
     for (int64_t word : label.to_vector<int64_t>()) words += word >= 0 ? 1 : 0;
   int64_t counts[] = {stop_requested ? 1 : 0, words};
   add_over_ranks(counts);
   agreed_to_stop = counts[0] > 0;
-  weight.set(part * (opened.is_text() ? data::Share{words, counts[1], share.world} : share).weight());
+  if (!alone) weight.set(part * (opened.is_text() ? data::Share{words, counts[1], share.world} : share).weight());
 }
 
 bool Trainer::State::train_epoch(int64_t epoch) {
@@ -332,6 +338,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
                            .warmup_start_lr = config.warmup_start_lr};
   Span whole(timeline.get(), kLoopTrack, fmt::format("epoch {}", epoch + 1));
   Tally tally(*this);
+  if (local) local->begin_epoch(epoch);
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
   int64_t added = 0, until_update = 0;  // batches since an update; samples of all that add up
@@ -350,7 +357,9 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
-    tally.add(updated ? micro->update(input, label) : micro->add(input, label), train->share());
+    auto& run = !updated ? micro->add : local && local->local() ? micro->update_alone : micro->update;
+    tally.add(run(input, label), train->share());
+    if (updated && local && local->ends_with_average(optimizer->lr())) fleet::average();
     launch.end();
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
@@ -424,12 +433,16 @@ RunEnds Trainer::State::train_all() {
     int64_t epoch = train->position().epoch;
     if (!train_epoch(epoch)) break;
     bool last = step >= total_steps;
+    share_weights();
     if (last || (epoch + 1) % config.eval_freq == 0) end.stopped_early = !evaluate(epoch);
     bool best = best_checkpoint.filename() == checkpoint_name(step);
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
   end.interrupted = must_stop() && step < total_steps;
-  if (end.interrupted) save();
+  if (end.interrupted) {
+    share_weights();
+    save();
+  }
   if (writer) writer->finish();
   if (timeline) {
     collect_nodes();

@@ -95,6 +95,8 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     last_top1 = state.at("last_top1");
     evaluations_without_gain = state.at("evaluations_without_gain");
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
+    if (auto saved = state.find("local_sgd"); local && saved != state.end())
+      local->resume(saved->at("local"), saved->at("highest_rate"));
     if (is_first_rank()) runtime::set_tuning_record(state.at("kernels").dump());
   } catch (const nlohmann::json::exception& error) {
     throw_error<DataError>("[train] {}: {}", source, error.what());
@@ -121,16 +123,17 @@ CheckpointSource Trainer::State::checkpoint_source() const {
 
 std::string Trainer::State::run_state() const {
   data::LoaderPosition position = train->position();
-  return nlohmann::json{{"model", config.model},
-                        {"step", step},
-                        {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
-                        {"random_step", random_state().step},
-                        {"best_top1", best_top1},
-                        {"last_top1", last_top1},
-                        {"evaluations_without_gain", evaluations_without_gain},
-                        {"best_checkpoint", best_checkpoint.filename().string()},
-                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}}
-      .dump(1);
+  nlohmann::json state{{"model", config.model},
+                       {"step", step},
+                       {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
+                       {"random_step", random_state().step},
+                       {"best_top1", best_top1},
+                       {"last_top1", last_top1},
+                       {"evaluations_without_gain", evaluations_without_gain},
+                       {"best_checkpoint", best_checkpoint.filename().string()},
+                       {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
+  if (local) state["local_sgd"] = {{"local", local->local()}, {"highest_rate", local->highest_rate()}};
+  return state.dump(1);
 }
 
 void Trainer::State::save() {

@@ -50,6 +50,18 @@ void Trainer::State::share_buffers() const {
   take_values_of_first_rank(buffers);
 }
 
+// What the optimizer remembers and the running mean of weights too: a run that is resumed gives it to all ranks.
+void Trainer::State::share_weights() {
+  if (!local || !local->local()) return;
+  std::vector<Variable> more;
+  for (const auto& [name, variable] : optimizer->state())
+    if (is_floating(variable.dtype())) more.push_back(variable);
+  if (average)
+    for (const Parameter& parameter : average->model().parameters()) more.push_back(parameter);
+  fleet::average(more);
+  local->note_average();
+}
+
 EvaluationReport Trainer::State::measure(int64_t epoch) const {
   NoGrad no_grad;
   share_buffers();

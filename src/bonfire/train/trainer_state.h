@@ -7,6 +7,7 @@
 #include "bonfire/data/loader.h"
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/local_sgd.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan.h"
@@ -47,6 +48,7 @@ struct Trainer::State {
 
   std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
   bool agreed_to_stop = false;               // by all ranks
+  std::optional<LocalSgd> local;             // where ranks train on their own
 
   template <class Event>
   void tell(void (Reporter::*event)(const Event&), const Event& what) {
@@ -99,12 +101,14 @@ struct Trainer::State {
 
   EvaluationReport measure(int64_t epoch) const;
   void share_buffers() const;
+  void share_weights();          // of ranks that train on their own; before they are evaluated or saved
   bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
 
   class Tally;
   struct Micro {
-    Compiled<std::vector<Tensor>> add, update;  // only adds to the gradients; adds and updates
+    // Only adds to the gradients; adds and updates; updates by this rank's gradients alone.
+    Compiled<std::vector<Tensor>> add, update, update_alone;
   };
   std::unique_ptr<Micro> micro;
   Micro make_steps();
