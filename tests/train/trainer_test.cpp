@@ -249,7 +249,7 @@ TEST(TrainerErrors, SayWhatToDo) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({"strategy.use_local_sgd=true"}), "[train] strategy.use_local_sgd is not built yet; leave it out");
+  EXPECT_EQ(message({"strategy.use_recompute=true"}), "[train] strategy.use_recompute is not built yet; leave it out");
   EXPECT_NE(message({"model=two_headed"}).find("neither classifies images"), std::string::npos);
   EXPECT_NE(message({"model=bert_mini", "data=" + folder.path().string()})
                 .find("bert_mini reads text, " + folder.path().string() + " is no text (it has no vocab.txt)"),
