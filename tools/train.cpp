@@ -1,12 +1,17 @@
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
 #include "bonfire/parallel/fleet.h"
+#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/reporter.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
@@ -37,6 +42,37 @@ int start_ranks(const Wanted& wanted, int64_t ranks) {
                          .ranks = static_cast<int>(ranks)});
 }
 
+// folder/job names the launched job that began a run, so that it can be found again after a restart.
+class JobMark final : public train::Reporter {
+ public:
+  explicit JobMark(std::string job) : job_(std::move(job)) {}
+  void begin(const train::RunBegins& run) override { std::ofstream(run.folder / "job") << job_; }
+  void step(const train::StepReport&) override {}
+  void evaluated(const train::EvaluationReport&) override {}
+  void note(const std::string&) override {}
+  void end(const train::RunEnds&) override {}
+
+ private:
+  std::string job_;
+};
+
+std::string this_job() {
+  const char* job = std::getenv("BONFIRE_JOB");
+  return job == nullptr ? "" : job;
+}
+
+// The run that this job has begun and saved something of; none: it begins as it did first.
+std::optional<std::string> run_before_restart(const std::string& output) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(output, ignored)) {
+    std::string job;
+    std::getline(std::ifstream(entry.path() / "job"), job);
+    if (!job.empty() && job == this_job() && train::newest_checkpoint(entry.path() / "checkpoints", nullptr))
+      return entry.path().string();
+  }
+  return {};
+}
+
 int train(train::Config config, const std::string& trace) {
   std::signal(SIGINT, on_stop_signal);
   std::signal(SIGTERM, on_stop_signal);
@@ -45,6 +81,7 @@ int train(train::Config config, const std::string& trace) {
   trainer.add(train::metrics_log());
   trainer.add(train::tensorboard_log());
   trainer.add(train::report_page());
+  if (!this_job().empty()) trainer.add(std::make_unique<JobMark>(this_job()));
   if (!trace.empty() && fleet::rank() == 0) trainer.trace_to(trace);
   return trainer.run().interrupted ? 130 : 0;
 }
@@ -75,6 +112,8 @@ int run(const Wanted& wanted) {
     throw_error<ConfigError>(
         "[train] num_gpus is {}, but whoever started this chose {} ranks on this host; leave it out, or add num_gpus=1",
         config.num_gpus, self.local_world);
+  if (self.generation > 0)
+    if (std::optional<std::string> run = run_before_restart(config.output)) config.resume = *run;
   return train_as_rank(std::move(config), wanted.trace);
 }
 

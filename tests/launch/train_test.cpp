@@ -97,6 +97,38 @@ TEST(LaunchTrain, AnInterruptIsOneLastStepOfAllAndOneRankCanGoOn) {
     EXPECT_NEAR(found.losses.at(step), expected.losses.at(step), 1e-3 * expected.losses.at(step)) << step;
 }
 
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// By a rank that is killed: the run goes on from its last checkpoint. An older run in the folder is not its own.
+TEST(LaunchTrain, RestartsByItselfAndEndsWithTheSameWeights) {
+  ScratchFolder folder, other;
+  Words longer{"epochs=3"};
+  ChildProcess older(joined({BONFIRE_PROGRAM, "train"}, settings(folder, 32)), clean());
+  ASSERT_EQ(older.wait(), 0);
+  ChildProcess two(
+      joined({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "--max_restarts", "1", "bonfire", "train"},
+             settings(folder, 16, longer)),
+      clean({{"BONFIRE_TEST", folder.path().string()}}));
+  EXPECT_NE(two.read_line("epoch 2/3, step 2/7"), "") << two.output();
+  std::vector<int> ranks;
+  for (int process : testing::processes_with("BONFIRE_TEST=" + folder.path().string()))
+    if (bytes_of(fmt::format("/proc/{}/environ", process)).find(std::string("\0RANK=1\0", 8)) != std::string::npos)
+      ranks.push_back(process);
+  ASSERT_EQ(ranks.size(), 1U);
+  ::kill(ranks[0], SIGKILL);
+  EXPECT_EQ(two.wait(), 0) << two.output();
+  expect_mentions(two.output(), {"rank 1 (process", "was killed by signal 9", "restart 1 of 1"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "runs/3"));
+  ChildProcess whole(joined({BONFIRE_PROGRAM, "train", "--nproc", "2"}, settings(other, 16, longer)), clean());
+  ASSERT_EQ(whole.wait(), 0) << whole.output();
+  const char* weights = "checkpoints/step-00000021/weights.safetensors";
+  EXPECT_NE(bytes_of(other / "runs/1" / weights), "");
+  EXPECT_EQ(bytes_of(folder / "runs/2" / weights), bytes_of(other / "runs/1" / weights));
+}
+
 TEST(LaunchTrain, TwoNodesTrainOverGloo) {
   ScratchFolder folder, other;
   int port = free_port();

@@ -240,6 +240,7 @@ class Launcher {
         {"MASTER_ADDR", options_.master_address},
         {"MASTER_PORT", std::to_string(nodes_->port())},
         {"BONFIRE_GENERATION", std::to_string(event.generation)},
+        {"BONFIRE_JOB", job_},
         {"BONFIRE_TOKEN", token_},
         {"TORCHELASTIC_USE_AGENT_STORE", "False"},
     };
@@ -300,8 +301,9 @@ class Launcher {
 
   const LaunchOptions& options_;
   std::string program_, token_;
-  int outer_;         // can be read when the outer process is dead
-  int signals_ = -1;  // signalfd
+  std::string job_ = random_token();  // the same after a restart
+  int outer_;                         // can be read when the outer process is dead
+  int signals_ = -1;                  // signalfd
   std::unique_ptr<Nodes> nodes_;
   State state_ = State::waiting;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
