@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "bonfire/graph/engine.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/dropout.h"
 #include "bonfire/ops/elementwise.h"
@@ -75,6 +76,22 @@ TEST(Dropout, DrawsTheSameMaskForAGradientOfALaterCommit) {
   uniform_random({1}).item<float>();
   total.backward();
   EXPECT_EQ(x.grad().to_vector<float>(), forward);
+}
+
+// Rows 1, 3, 5 of six are rank 1's of 2.
+TEST(Dropout, ARankDropsWhatOneWouldDropOfItsRows) {
+  for (int64_t size : {1, 7, 300}) {
+    manual_seed(4);
+    std::vector<float> whole = dropout(ones({6, size}), 0.5).to_vector<float>();
+    random_state().rank = 1;
+    random_state().world = 2;
+    manual_seed(4);
+    std::vector<float> own = dropout(ones({3, size}), 0.5).to_vector<float>();
+    random_state().rank = 0;
+    random_state().world = 1;
+    for (int64_t i = 0; i < 3 * size; ++i)
+      ASSERT_EQ(own[static_cast<size_t>(i)], whole[static_cast<size_t>((2 * (i / size) + 1) * size + i % size)]) << i;
+  }
 }
 
 TEST(Dropout, DrawsAnotherMaskForEachOpAndEachStep) {

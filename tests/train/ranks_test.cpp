@@ -189,6 +189,29 @@ TEST(TrainerRanks, AccumulateAsOneDoes) {
   expect_same_losses(parts, whole, 1e-5);
 }
 
+// Sequences differ in how many of their words are asked for (ends of lines never are), and BERT has dropout.
+TEST(TrainerRanks, TrainOnTextAsOneDoes) {
+  ScratchFolder folder;
+  std::string line, short_lines;
+  for (int i = 0; i < 80; ++i) line += i % 3 == 0 ? "red fire " : "blue sky ";
+  for (int i = 0; i < 90; ++i) short_lines += "now\n";
+  folder.put("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nred\nfire\nblue\nsky\nnow\n");
+  folder.put("train.txt", line + "\n" + short_lines);
+  folder.put("test.txt", line + "\n");
+  Words settings{"data=" + folder.path().string(),
+                 "model=bert_mini",
+                 "seq_length=16",
+                 "drop_last=false",
+                 "epochs=1",
+                 "limit=22",
+                 "lr=0.02"};
+  Course whole = train_well(folder, {.settings = with(settings, {"batch_size=6"})});
+  Course parts = train_well(folder, {.ranks = 3, .settings = with(settings, {"batch_size=2"})});
+  ASSERT_EQ(parts.steps.size(), 4U);
+  expect_same_losses(parts, whole, 1e-5);
+  EXPECT_NEAR(parts.evaluations[0].loss, whole.evaluations[0].loss, 1e-4 * whole.evaluations[0].loss);
+}
+
 TEST(TrainerRanks, BatchNormGoesByTheFirstRanksStatisticsInEvaluation) {
   ScratchFolder folder;
   Course parts = train_well(folder, {.ranks = 2,

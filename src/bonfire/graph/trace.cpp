@@ -171,7 +171,7 @@ Value Trace::random_key(Device device) {
     if (key.spec().device == device) return key;
   auto leaf = base::make_intrusive<Node>();
   leaf->leaf = LeafKind::random;
-  leaf->outputs.emplace_back(TensorSpec{{2}, DType::i64, device});
+  leaf->outputs.emplace_back(TensorSpec{{4}, DType::i64, device});
   leaf->sequence = next_sequence++;
   Value input{std::move(leaf), 0};
   random_keys_.push_back({append(random_key_op(), {input}, {}), 0});
@@ -285,7 +285,7 @@ void synchronize() {
 void manual_seed(uint64_t seed) {
   commit();  // what was asked for before draws from the seed before
   first_seed = seed;
-  random_state() = {.seed = seed};
+  random_state() = {.seed = seed, .rank = random_state().rank, .world = random_state().world};
 }
 
 }  // namespace bonfire

@@ -1,12 +1,13 @@
 #pragma once
 // Dropout. Which elements are dropped is a pure function of the seed, the step, the number of the op within the step
-// and the element's row-major index, so it does not depend on threads, and the backward pass draws the same mask again
-// instead of keeping it.
+// and the element's row-major index in the batch of all ranks, so it does not depend on threads or ranks, and the
+// backward pass draws the same mask again instead of keeping it.
 //
-// Op (Trait::random): dropout(x, key i64 [2]) → y like x; also its own gradient, applied to dy.
+// Op (Trait::random): dropout(x, key i64 [4]) → y like x; also its own gradient, applied to dy.
 //   attributes: p (number), number (of the op within the step)
-//   key holds seed and step. With u = uniform_at(seed, random_stream(step, number), index) an element is kept, and
-//   multiplied by 1 / (1 − p), where u ≥ float(p).
+//   key holds seed, step, rank and world. Row i of x is row i · world + rank of the batch of all ranks
+//   (graph/engine.h); a GPU takes it for row i, there is one rank there. With u = uniform_at(seed, random_stream(step,
+//   number), index) an element is kept, and multiplied by 1 / (1 − p), where u ≥ float(p).
 
 #include "bonfire/graph/tensor.h"
 

@@ -266,6 +266,8 @@ void join(std::shared_ptr<comm::Group> group) {
   if (several) made->channel = comm::open_channel({.group = made->group->split(0), .names = made->names});
   job() = std::move(made);
   if (!several) return;
+  random_state().rank = static_cast<uint64_t>(rank());
+  random_state().world = static_cast<uint64_t>(world_size());
   autodiff::set_after_backward(reduce_gradients);
   watch_steps(*job());
 }
@@ -276,6 +278,8 @@ void leave() {
   autodiff::set_after_backward({});
   passes::current_options().sync_batch_norm = -1;
   set_step_failure(nullptr);
+  random_state().rank = 0;
+  random_state().world = 1;
   std::unique_ptr<Job> self = std::move(job());
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
   if (self->channel >= 0) comm::agree(*comm::channel_at(self->channel).group, {{{0, "end of the job"}}});

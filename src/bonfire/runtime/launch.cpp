@@ -81,7 +81,8 @@ void look_at_finished(bool wait_for_all) {
 
 void write_scalar(const Node& leaf, std::byte* target) {
   if (leaf.leaf == LeafKind::random) {
-    uint64_t words[2] = {random_state().seed, random_state().step};
+    const RandomState& random = random_state();
+    uint64_t words[4] = {random.seed, random.step, random.rank, random.world};
     std::memcpy(target, words, sizeof words);
     return;
   }

@@ -7,8 +7,6 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
-#include "bonfire/base/random.h"
-#include "bonfire/graph/engine.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
@@ -103,11 +101,6 @@ void Trainer::State::prepare() {
   if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
   open_loaders();
   micro = std::make_unique<Micro>(make_steps());
-  // Ranks that drew the same numbers would drop the same neurons for each other's samples.
-  if (auto rank = static_cast<uint64_t>(fleet::rank()); rank > 0) {
-    RandomBlock drawn = philox(config.seed, rank, 0);
-    random_state().seed = (static_cast<uint64_t>(drawn.word[0]) << 32) | drawn.word[1];
-  }
 }
 
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.

@@ -154,8 +154,11 @@ struct Blocks {
 
   // What dropout multiplies the keys of a row of a block by: 0 or 1 / (1 − dropout).
   void keep_factors(const Run& run, const Block& block, int64_t r, Acc* factors) const {
-    const uint64_t* key = run.input<uint64_t>(shape.key_input);  // seed, step
-    const int64_t first = (block.head * shape.queries + block.query + r) * shape.keys + block.key;
+    const uint64_t* key = run.input<uint64_t>(shape.key_input);  // seed, step, rank, world
+    const int64_t sample = block.head / shape.heads_in_batch;
+    const int64_t head = block.head + (sample * static_cast<int64_t>(key[3] - 1) + static_cast<int64_t>(key[2])) *
+                                          shape.heads_in_batch;  // in the batch of all ranks
+    const int64_t first = (head * shape.queries + block.query + r) * shape.keys + block.key;
     const float dropped = static_cast<float>(shape.dropout);
     const Acc factor = static_cast<Acc>(1 / (1 - shape.dropout));
     float memory[kKeys + 6];

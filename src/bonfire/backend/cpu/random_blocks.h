@@ -111,5 +111,23 @@ void for_each_uniform(uint64_t seed, uint64_t stream, int64_t count, ThreadPool&
   });
 }
 
+// The same for `rows` rows that are every world-th of a batch, from `rank` on: numbers are those of the whole batch.
+template <class Body>
+void for_each_uniform_of_rows(uint64_t seed, uint64_t stream, uint64_t rank, uint64_t world, int64_t rows,
+                              int64_t count, ThreadPool& threads, const Body& body) {
+  if (count == 0) return;
+  const int64_t size = count / rows, chunks = (size + kRandomChunk - 1) / kRandomChunk;  // of a row
+  threads.parallel_for(rows * chunks, 16, [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      float memory[kRandomChunk + 6];
+      const int64_t row = chunk / chunks, begin = chunk % chunks * kRandomChunk;
+      const int64_t length = std::min(kRandomChunk, size - begin);
+      const uint64_t place = (static_cast<uint64_t>(row) * world + rank) * static_cast<uint64_t>(size);
+      const float* numbers = uniform_run(seed, stream, place + static_cast<uint64_t>(begin), length, memory);
+      body(row * size + begin, row * size + begin + length, numbers);
+    }
+  });
+}
+
 }  // namespace BONFIRE_COMPILED_SET
 }  // namespace bonfire::cpu
