@@ -44,13 +44,12 @@ void compare_sequences(Backend backend) {
     require_answer(
         rank, other,
         "this step's collectives differ: rank 0 takes part in the mean of b (f32 [4]), rank 2 does not; rank "
-        "2 takes part in the mean of d (f32 [4]), rank 0 does not: all ranks must use the same parameters in "
-        "each step");
+        "2 takes part in the mean of d (f32 [4]), rank 0 does not: all ranks must go back through the same models");
     Sequence fewer = usual;
     if (last) fewer.items.clear();
     require_answer(rank, fewer,
                    "this step's collectives differ: rank 0 takes part in the mean of a (f32 [4]), mean of b (f32 [4]), "
-                   "mean of c (f32 [2]), rank 2 does not: all ranks must use the same parameters in each step");
+                   "mean of c (f32 [2]), rank 2 does not: all ranks must go back through the same models");
     Sequence parted = usual;
     if (last) parted.items[1].call = 1;
     require_answer(rank, parted,

@@ -1,6 +1,7 @@
 // Data parallel over threads as ranks: each traces, plans and runs on a device of its own.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -115,9 +116,13 @@ TEST(DataParallel, GradientsAreMadeWhereTheyAreReduced) {
       for (const ProgramStep& step : program.program->steps) {
         if (!step.collective) continue;
         ++seen;
-        EXPECT_EQ(step.inputs, step.outputs);
-        for (int position : step.outputs)
-          EXPECT_EQ(program.locations[static_cast<size_t>(position)].source, runtime::Source::variable);
+        for (size_t i = 0; i < step.outputs.size(); ++i) {
+          auto source = [&](int position) { return program.locations[static_cast<size_t>(position)].source; };
+          EXPECT_EQ(source(step.outputs[i]), runtime::Source::variable);
+          // Beside the gradients goes which of them this rank has used.
+          if (source(step.inputs[i]) == runtime::Source::feed) continue;
+          EXPECT_EQ(step.inputs[i], step.outputs[i]);
+        }
       }
   EXPECT_GT(seen, 0);
 }
@@ -166,39 +171,117 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(Device)>&
   return errors;
 }
 
-// Two layers of one shape, of which a sample goes through one.
+// Layers of one shape, of which a sample goes through one.
 class Branches : public nn::Callable<Branches> {
  public:
   Branches() : Callable("Branches") {}
-  Tensor forward(const Tensor& x, bool left) const { return left ? left_(x) : right_(x); }
+  Tensor forward(const Tensor& x, int branch) const {
+    return branch == 0 ? left_(x) : branch == 1 ? right_(x) : last_(x);
+  }
 
  private:
   nn::Linear left_ = register_module("left", nn::Linear({.in = 4, .out = 3}));
   nn::Linear right_ = register_module("right", nn::Linear({.in = 4, .out = 3}));
+  nn::Linear last_ = register_module("last", nn::Linear({.in = 4, .out = 3}));
 };
 
-TEST(DataParallel, GradientsOfEqualSizeThatDoNotBelongTogetherAreNamed) {
-  std::vector<std::string> errors = errors_of(2, [](Device device) {
+// Everything that training has changed: parameters, then the optimizer's state.
+std::vector<std::vector<std::byte>> all_values(const Branches& model, const optim::Optimizer& optimizer) {
+  std::vector<std::vector<std::byte>> all;
+  for (const Parameter& parameter : model.parameters()) all.push_back(parameter.save());
+  for (const auto& [name, variable] : optimizer.state()) all.push_back(variable.save());
+  return all;
+}
+
+// Two samples a step go through branches[step]: the first one's rank, or the first half's, is 0.
+std::vector<std::vector<std::byte>> train_branches(Device device, const std::vector<std::array<int, 2>>& branches) {
+  manual_seed(3);
+  Branches plain;
+  plain.to(device);
+  Branches model = fleet::distributed_model(plain);
+  auto optimizer = fleet::distributed_optimizer(
+      optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}));
+  for (const std::array<int, 2>& step : branches) {
+    Tensor x = ones({1, 4}, DType::f32, device);
+    Tensor loss = fleet::world_size() == 1 ? (sum(model(x, step[0])) + sum(model(x, step[1]))) * 0.5
+                                           : sum(model(x, step[static_cast<size_t>(fleet::rank())]));
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+  }
+  return all_values(model, optimizer);
+}
+
+TEST(DataParallel, RanksMayUseDifferentParameters) {
+  // The last branch is used by nobody, by one rank, by the other, and by nobody again.
+  const std::vector<std::array<int, 2>> branches{{0, 1}, {1, 0}, {0, 0}, {2, 1}, {1, 2}, {0, 1}, {0, 1}};
+  std::vector<std::vector<std::byte>> alone, ranks[2];
+  std::thread([&] {
+    fleet::join(nullptr);
+    alone = train_branches({DeviceType::cpu, 2}, branches);
+    fleet::leave();
+  }).join();
+  auto errors = errors_of(2, [&](Device device) { ranks[fleet::rank()] = train_branches(device, branches); });
+  ASSERT_EQ(errors, std::vector<std::string>(2));
+  EXPECT_EQ(ranks[0], alone);  // these gradients are exact in any order
+  EXPECT_EQ(ranks[1], alone);
+}
+
+// Two batches an update: what only the first has used, on one rank, is reduced with the second.
+TEST(DataParallel, AnUpdateOfSeveralBatchesCountsWhatAnyOfThemHasUsed) {
+  std::vector<std::vector<std::byte>> ranks[2], alone;
+  auto train = [](Device device) {
+    manual_seed(3);
     Branches plain;
     plain.to(device);
     Branches model = fleet::distributed_model(plain);
-    auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}));
-    for (int step = 0; step < 4; ++step) {
-      bool left = step % 2 == 0 || (step == 3 && fleet::rank() == 1);  // plans that all ranks have by then
-      Tensor loss = sum(model(ones({2, 4}, DType::f32, device), left));
-      loss.backward();
+    auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1, .weight_decay = 0.01}));
+    Tensor x = ones({1, 4}, DType::f32, device);
+    for (int update = 0; update < 3; ++update) {
+      const bool first = fleet::rank() == 0, both = fleet::world_size() == 1;
+      {
+        fleet::WithoutReduction not_yet;
+        (both ? (sum(model(x, 2)) + sum(model(x, 0))) * 0.5 : sum(model(x, first ? 2 : 0))).backward();
+      }
+      sum(model(x, 0)).backward();
       optimizer.step();
       optimizer.clear_grad();
+    }
+    return all_values(model, optimizer);
+  };
+  std::thread([&] {
+    fleet::join(nullptr);
+    alone = train({DeviceType::cpu, 2});
+    fleet::leave();
+  }).join();
+  ASSERT_EQ(errors_of(2, [&](Device device) { ranks[fleet::rank()] = train(device); }), std::vector<std::string>(2));
+  EXPECT_EQ(ranks[0], alone);
+  EXPECT_EQ(ranks[1], alone);
+}
+
+TEST(DataParallel, GradientsOfEqualSizeThatDoNotBelongTogetherAreNamed) {
+  std::vector<std::string> errors = errors_of(2, [](Device device) {
+    std::vector<nn::Linear> models;
+    for (int i = 0; i < 2; ++i) {
+      nn::Linear plain({.in = 4, .out = 3});
+      plain.to(device);
+      models.push_back(fleet::distributed_model(plain));
+    }
+    for (int step = 0; step < 4; ++step) {
+      size_t model = step % 2 == 0 || (step == 3 && fleet::rank() == 1) ? 0 : 1;  // plans that all ranks have by then
+      Tensor loss = sum(models[model](ones({2, 4}, DType::f32, device)));
+      loss.backward();
       loss.item();
     }
+    synchronize();
   });
   for (const std::string& error : errors) {
     EXPECT_NE(
-        error.find("rank 0 takes part in the mean of right.bias (f32 [3]), mean of right.weight (f32 [3, 4]), rank "
-                   "1 does not; rank 1 takes part in the mean of left.bias"),
+        error.find("rank 0 takes part in the mean of uses of parameters of model 2 (f32 [2]), mean of bias of model "
+                   "2 (f32 [3]), mean of weight of model 2 (f32 [3, 4]), rank 1 does not; rank 1 takes part in the"),
         std::string::npos)
         << error;
-    EXPECT_NE(error.find("all ranks must use the same parameters"), std::string::npos) << error;
+    EXPECT_NE(error.find("all ranks must go back through the same models"), std::string::npos) << error;
   }
 }
 

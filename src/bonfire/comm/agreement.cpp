@@ -76,7 +76,7 @@ std::string difference(const Items& first, const Items& other, size_t rank) {
   if (!only_first.empty()) text = fmt::format("rank 0 takes part in the {}, rank {} does not", only_first, rank);
   if (!only_other.empty())
     text += fmt::format("{}rank {} takes part in the {}, rank 0 does not", text.empty() ? "" : "; ", rank, only_other);
-  if (!text.empty()) return text + ": all ranks must use the same parameters in each step";
+  if (!text.empty()) return text + ": all ranks must go back through the same models";
   auto [here, there] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
   auto told = [](auto item, const Items& all) {
     return item == all.end() ? "nothing" : fmt::format("the {} in collective {}", item->what, item->call);

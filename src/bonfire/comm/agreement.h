@@ -1,7 +1,7 @@
 #pragma once
 // Agreement: before a step makes its first collective, its ranks compare which ones they are going to make.
 //
-// Values of the same size would otherwise be mixed up where ranks use different parameters, and messages between hosts
+// Values of the same size would otherwise be mixed up where ranks do different things, and messages between hosts
 // carry no names. Ranks compile when they like (one has a batch of another size, another finds its plan), so the
 // comparison belongs to every run of a plan, not to its making. It costs next to nothing there: 16 bytes go round on
 // the communication thread while the forward pass computes. Only when they differ do the ranks tell each other the

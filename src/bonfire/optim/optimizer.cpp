@@ -6,7 +6,9 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/trace.h"
+#include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/optimizer_update.h"
+#include "bonfire/ops/shape_ops.h"
 
 namespace bonfire::optim {
 
@@ -52,6 +54,7 @@ struct Optimizer::Impl {
   std::vector<Variable> parameters;
   std::vector<Bucket> buckets;
   std::function<void(const Optimizer&)> after_update = {};
+  std::function<Tensor(const Variable&)> condition = {};
 
   void add_group(const ParameterGroup& group, size_t index, std::set<const VariableState*>& seen) {
     double decay = group.weight_decay.value_or(settings.weight_decay);
@@ -110,15 +113,26 @@ struct Optimizer::Impl {
     }
   }
 
-  static void append(const Bucket& bucket) {
+  // Any of the conditions; undefined, which means yes, where one of them is.
+  static Tensor any_of(const std::vector<Tensor>& conditions) {
+    Tensor any;
+    for (const Tensor& one : conditions) {
+      if (!one.defined()) return {};
+      any = any.defined() ? maximum(any, one) : one;
+    }
+    return reshape(any, {});
+  }
+
+  void append(const Bucket& bucket) const {
     std::vector<size_t> updated;
-    std::vector<Tensor> parameters, gradients, states;
+    std::vector<Tensor> parameters, gradients, states, conditions;
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       Tensor gradient = bucket.parameters[i].grad();
       if (!gradient.defined()) continue;
       updated.push_back(i);
       parameters.push_back(bucket.parameters[i].value());
       gradients.push_back(std::move(gradient));
+      conditions.push_back(condition ? condition(bucket.parameters[i]) : Tensor());
     }
     if (updated.empty()) return;
     std::vector<Variable> targets = {bucket.step};
@@ -129,7 +143,10 @@ struct Optimizer::Impl {
         targets.push_back(kind[i]);
       }
     Tensors results = optimizer_update(bucket.update, bucket.step.value(), parameters, gradients, states);
-    for (size_t i = 0; i < targets.size(); ++i) targets[i].assign(results[i]);
+    for (size_t i = 0; i < targets.size(); ++i) {
+      Tensor counts = i == 0 ? any_of(conditions) : conditions[(i - 1) % updated.size()];
+      targets[i].assign(counts.defined() ? where(counts, results[i], targets[i].value()) : results[i]);
+    }
   }
 };
 
@@ -148,13 +165,15 @@ void Optimizer::step() {
   {
     NoGrad no_grad;
     PathScope path("optimizer");
-    for (const Bucket& bucket : impl_->buckets) Impl::append(bucket);
+    for (const Bucket& bucket : impl_->buckets) impl_->append(bucket);
     if (impl_->after_update) impl_->after_update(*this);
   }
   commit();
 }
 
 void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) { impl_->after_update = std::move(call); }
+
+void Optimizer::set_condition(std::function<Tensor(const Variable&)> call) { impl_->condition = std::move(call); }
 
 void Optimizer::clear_grad() const {
   for (const Variable& parameter : impl_->parameters) parameter.clear_grad();

@@ -20,6 +20,7 @@
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/tuning.h"
@@ -40,7 +41,8 @@ struct Job {
   int channel = -1;                    // of the all-reduces of gradients
   std::map<const VariableState*, DistributedParameter> parameters;
   std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
-  int models = 0, hierarchies = 0;
+  std::vector<ModelGradients> models;
+  int hierarchies = 0;
   std::optional<LocalSgd> local = {};
 
   Job() = default;
@@ -114,23 +116,23 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
                                    .timeout = self.timeout}));
 }
 
-// The mean over ranks of what this backward pass has written. Named by module, so that a layer's weight and bias stay
-// together.
+// What a backward pass calls: see ModelGradients.
 void reduce_gradients(std::span<const Variable> written) {
-  if (without_reduction() > 0) return;
   Job& self = *job();
-  if (self.local && self.local->local()) return;
   NoGrad no_grad;
-  std::set<const VariableState*> done;  // two versions of a parameter have one gradient
-  for (const Variable& parameter : written) {
-    auto known = self.parameters.find(&parameter.state());
-    if (known == self.parameters.end() || !done.insert(&parameter.state()).second) continue;
-    const std::string& name = parameter.name();
-    size_t dot = name.rfind('.');
-    PathScope path(dot == std::string::npos ? std::string_view("parameters") : std::string_view(name).substr(0, dot));
-    Variable gradient = parameter.grad_variable();
-    gradient.assign(comm::all_reduce(gradient.value(), comm::Reduce::mean, self.channel, known->second.name));
-  }
+  std::set<const VariableState*> states;
+  for (const Variable& parameter : written) states.insert(&parameter.state());
+  bool later = without_reduction() > 0 || (self.local && self.local->local());
+  for (ModelGradients& model : self.models)
+    if (model.note(states) && !later) model.reduce(self.channel);
+}
+
+// The optimizer's condition: undefined where this rank has used the parameter.
+Tensor used_anywhere(const Variable& parameter) {
+  if (!job()) return {};
+  for (const ModelGradients& model : job()->models)
+    if (Tensor used = model.used_anywhere(parameter); used.defined()) return used;
+  return {};
 }
 
 // A step that fails here would leave the peers waiting for its gradients: both groups end, with the reason. The
@@ -324,13 +326,18 @@ void distribute_model(const nn::Module& model) {
   nn::StateDict variables = model.state_dict();
   require_same(*self.group, "model", variables);
   for (const auto& [name, variable] : variables) broadcast(*self.group, variable);
-  ++self.models;
+  std::vector<int64_t> names;
+  auto add_name = [&, number = self.models.size() + 1](const std::string& name) {
+    self.names->push_back(number == 1 ? name : fmt::format("{} of model {}", name, number));
+    return static_cast<int64_t>(self.names->size()) - 1;
+  };
+  std::erase_if(parameters, [&](const Variable& one) { return self.parameters.contains(&one.state()); });
   for (const Variable& parameter : parameters) {
-    self.parameters.insert_or_assign(&parameter.state(),
-                                     DistributedParameter{parameter, static_cast<int64_t>(self.names->size())});
-    self.names->push_back(self.models == 1 ? parameter.name()
-                                           : fmt::format("{} of model {}", parameter.name(), self.models));
+    names.push_back(add_name(parameter.name()));
+    self.parameters.emplace(&parameter.state(), DistributedParameter{parameter, names.back()});
   }
+  if (!parameters.empty())
+    self.models.emplace_back(std::move(parameters), std::move(names), add_name("uses of parameters"));
 }
 
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy) {
@@ -348,13 +355,16 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
   self.local = local;
-  optim::Optimizer(optimizer).set_after_update(after_update);  // copies share everything
+  optim::Optimizer shared = optimizer;  // copies share everything
+  shared.set_after_update(after_update);
+  shared.set_condition(used_anywhere);
   require_cpu(optimizer.parameters());
   nn::StateDict list;
   for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
   require_same(*self.group, "optimizer", list);
   std::vector<Variable> gradients;  // last parameter first, as the optimizer has laid them out: that is how they appear
   for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
+  for (const ModelGradients& model : self.models) gradients.push_back(model.uses());  // reduced with the first of them
   std::reverse(gradients.begin(), gradients.end());
   size_t bytes = contiguous_bytes(gradients);
   std::shared_ptr<comm::Group> reducing = strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group;

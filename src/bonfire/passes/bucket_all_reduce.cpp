@@ -81,11 +81,13 @@ class BucketAllReduce final : public Pass {
   }
 
  private:
-  // In the order in which their operands are made.
+  // In the order in which their operands are made; but those that have names keep the order of the trace, which is the
+  // same on ranks whose operands are made in another one.
   static std::vector<Reduction> find(Graph& graph) {
     Places places = places_of(graph);
     Uses uses(graph);
     std::vector<Reduction> found;
+    int named = -1;
     for (GraphNode& node : graph.nodes()) {
       if (node.op != &comm::all_reduce_op()) continue;
       Reduction one{&node, -1, static_cast<int>(places.size()), 0};
@@ -94,6 +96,7 @@ class BucketAllReduce final : public Pass {
         one.bytes += static_cast<int64_t>(node.outputs[static_cast<size_t>(i)].bytes());
         for (const GraphNode* user : uses.nodes({&node, i})) one.first_used = std::min(one.first_used, places.at(user));
       }
+      if (node.attributes.list("names")[0] >= 0) one.made = named = std::max(named, one.made);
       found.push_back(one);
     }
     std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.made < b.made; });

@@ -1,0 +1,77 @@
+#include "bonfire/parallel/gradients.h"
+
+#include <utility>
+
+#include "bonfire/comm/all_reduce.h"
+#include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/shape_ops.h"
+
+namespace bonfire::fleet {
+namespace {
+
+// The module of a parameter: a layer's weight and bias are reduced together.
+std::string_view module_of(const Variable& parameter) {
+  size_t dot = parameter.name().rfind('.');
+  return dot == std::string::npos ? std::string_view("parameters") : std::string_view(parameter.name()).substr(0, dot);
+}
+
+}  // namespace
+
+ModelGradients::ModelGradients(std::vector<Variable> parameters, std::vector<int64_t> names, int64_t uses_name)
+    : parameters_(std::move(parameters)), names_(std::move(names)), uses_name_(uses_name) {
+  auto count = static_cast<int64_t>(parameters_.size());
+  Device device = parameters_.empty() ? Device{} : parameters_[0].device();
+  uses_ = Variable({{count}, DType::f32, device}, "uses");
+  only_others_.resize(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) places_.emplace(&parameters_[i].state(), i);
+}
+
+bool ModelGradients::note(const std::set<const VariableState*>& written) {
+  bool any = false;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!written.contains(&parameters_[i].state())) continue;
+    only_others_[i] = false;
+    any = true;
+  }
+  return any;
+}
+
+Tensor ModelGradients::used_anywhere(const Variable& parameter) const {
+  auto found = places_.find(&parameter.state());
+  if (found == places_.end() || !only_others_[found->second]) return {};
+  auto place = static_cast<int64_t>(found->second);
+  return greater(slice(uses_.value(), 0, place, place + 1), 0.0);
+}
+
+void ModelGradients::reduce(int channel) {
+  std::vector<float> here;
+  bool adds = false;  // to gradients that only other ranks have given so far
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    bool clear = parameters_[i].state().gradient_is_clear;
+    adds |= !clear && only_others_[i];
+    only_others_[i] = only_others_[i] || clear;
+    here.push_back(only_others_[i] ? 0.0F : 1.0F);
+  }
+  if (here != used_here_) {
+    used_here_tensor_ = Tensor::from<float>(here, uses_.shape(), uses_.device());
+    used_here_ = here;
+  }
+  {
+    PathScope path(module_of(parameters_.back()));
+    Tensor mine = adds ? maximum(uses_.value(), used_here_tensor_) : used_here_tensor_;
+    uses_.assign(comm::all_reduce(mine, comm::Reduce::mean, channel, uses_name_));
+  }
+  for (size_t i = parameters_.size(); i-- > 0;) {
+    const Variable& parameter = parameters_[i];
+    if (!parameter.requires_grad()) continue;
+    PathScope path(module_of(parameter));
+    VariableState& state = parameter.state();
+    Variable gradient = parameter.grad_variable();
+    if (state.gradient_is_clear) gradient.assign(zeros(parameter.shape(), parameter.dtype(), parameter.device()));
+    state.gradient_is_clear = false;
+    gradient.assign(comm::all_reduce(gradient.value(), comm::Reduce::mean, channel, names_[i]));
+  }
+}
+
+}  // namespace bonfire::fleet
