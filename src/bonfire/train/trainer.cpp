@@ -457,6 +457,9 @@ RunEnds Trainer::run() {
         "[train] num_gpus is {0}, and this process is alone; start {0} with: bonfire train --nproc {0}",
         s.config.num_gpus);
   s.agreed_to_stop = false;
+  struct Forget {  // a stop is of one run, however that ends
+    ~Forget() { stop_requested = false; }
+  } forget;
   std::optional<fs::path> resumed;
   if (is_first_rank()) resumed = s.checkpoint_to_resume();
   s.prepare();
@@ -474,7 +477,6 @@ RunEnds Trainer::run() {
   }
   RunEnds end = s.train_all();
   s.tell(&Reporter::end, end);
-  stop_requested = false;
   return end;
 }
 

@@ -4,6 +4,8 @@
 //   train::Trainer trainer(train::load_config("configs/mnist.yaml"));
 //   trainer.add(train::terminal_reporter());
 //   train::RunEnds end = trainer.run();
+//
+// In a process that has joined a job (fleet::init) it trains as one of its ranks: docs/data-parallel.md.
 
 #include <atomic>
 
