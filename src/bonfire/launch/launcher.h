@@ -27,7 +27,8 @@ struct LaunchOptions {
   std::chrono::milliseconds end_grace{3'000};     // after a failure
 };
 
-// The exit status of a rank that ends because another one did: the launcher looks for that one before it names a culprit.
+// The exit status of a rank that ends because another one did: the launcher looks for that one before it names a
+// culprit.
 inline constexpr int kLostPeer = 76;
 
 // The exit code: 0, that of the rank that failed first (1 when that was on another host), or 128 + the signal that
