@@ -74,10 +74,11 @@ class MpiMessenger : public Messenger {
     wait(request, "all ranks", deadline);
   }
   ~MpiMessenger() override {
-    // Freeing is a collective call, and of no use when MPI is at its end.
+    // Freeing is a collective call, of no use when MPI is at its end, and in vain when peers have stopped: one that
+    // made no call since then learns it here, and does not wait for them at the end of MPI either.
     int over = 0;
     MPI_Finalized(&over);
-    if (over == 0 && !failed) MPI_Comm_free(&communicator_);
+    if (over == 0 && stop_reason().empty() && !failed) MPI_Comm_free(&communicator_);
   }
 
   int rank() const override { return rank_; }
