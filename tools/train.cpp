@@ -28,7 +28,7 @@ void on_stop_signal(int signal) {
 struct Wanted {
   std::vector<std::string> settings;
   std::string trace;
-  int64_t ranks = 0;  // 0: as num_gpus says
+  std::string ranks;  // empty: as num_gpus says
 };
 
 // This program again, as each of the ranks.
@@ -101,7 +101,7 @@ int run(const Wanted& wanted) {
   std::vector<std::string> overrides = settings;
   bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
   if (has_file) overrides.erase(overrides.begin());
-  if (wanted.ranks != 0) overrides.push_back("num_gpus=" + std::to_string(wanted.ranks));
+  if (!wanted.ranks.empty()) overrides.push_back("num_gpus=" + wanted.ranks);
   train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
 
   comm::Environment self = comm::read_environment();

@@ -154,6 +154,9 @@ TEST(LaunchTrain, WhatCannotBeIsSaidAndNothingIsLeftWaiting) {
                        clean());
   EXPECT_EQ(differs.wait(), 1);
   expect_mentions(differs.output(), {"num_gpus is 3, but whoever started this chose 2 ranks on this host"});
+  ChildProcess none({BONFIRE_PROGRAM, "train", "--nproc", "0"}, clean());
+  EXPECT_EQ(none.wait(), 1);
+  expect_mentions(none.output(), {"num_gpus is 0, expected at least 1"});
   // Only the first rank looks for the checkpoint; the other ends with it.
   ChildProcess absent(joined({BONFIRE_PROGRAM, "train", "--nproc", "2", "resume=/absent"}, {}), clean());
   EXPECT_EQ(absent.wait(), 1);

@@ -181,8 +181,7 @@ void require_same(comm::Group& group, const char* what, const nn::StateDict& var
     if (counts[r] != counts[0])
       throw_error<CommError>(
           "[fleet] the {} of rank 0 has {} parameters and buffers, that of rank {} has {}; all ranks must make the "
-          "same "
-          "{}",
+          "same {}",
           what, counts[0], r, counts[r], what);
   own.clear();
   for (const auto& [name, variable] : variables) own.push_back(fingerprint(name, variable));
