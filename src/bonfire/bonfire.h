@@ -62,6 +62,7 @@
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/parallel/data_parallel.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/passes/pass.h"

@@ -112,6 +112,21 @@ TEST(Examples, DataParallelOnTwoProcessesTrainsAsOnOne) {
 }
 #endif
 
+TEST(Examples, InProcessOnTwoDevicesTrainsAsOnOne) {
+  auto loss = [](const std::string& arguments) {
+    Ended ended = run("in_process", arguments);
+    EXPECT_EQ(ended.status, 0) << ended.output;
+    std::vector<std::string> found = matches(ended.output, "step: 50, devices: [12], loss is: ([0-9.]+)\n");
+    EXPECT_EQ(found.size(), 1U) << ended.output;
+    return found.empty() ? 0 : std::stod(found[0]);
+  };
+  double one = loss("50 cpu");
+  EXPECT_NEAR(loss("50"), one, 0.02 * one);
+  Ended twice = run("in_process", "1 cpu:0 cpu");
+  EXPECT_EQ(twice.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "cpu:0 is named twice", twice.output);
+}
+
 TEST(Examples, MnistSaysWhatIsWrong) {
   ScratchFolder folder;
   Ended no_data = run("mnist", "--place cpu --data " + folder.path().string());

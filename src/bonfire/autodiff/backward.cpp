@@ -14,6 +14,7 @@ namespace bonfire {
 namespace {
 
 thread_local autodiff::AfterBackward after_backward;
+thread_local std::optional<Scalar> loss_weight;
 
 std::string where_text(const Node& node) { return node.path == nullptr ? "" : " in module " + *node.path; }
 
@@ -164,6 +165,7 @@ void Tensor::backward(BackwardOptions options) const {
   if (trace.has_backward) commit();
   GradMode mode(options.create_graph);
   Tensor seed = seed_for(*this, {});
+  if (loss_weight) seed = mul(seed, loss_weight->tensor(dtype(), device()));
   Walk walk(*this);
   walk.add(value_, seed);
   std::vector<Variable> written;
@@ -191,6 +193,7 @@ std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, c
 namespace autodiff {
 
 void set_after_backward(AfterBackward call) { after_backward = std::move(call); }
+void set_loss_weight(std::optional<Scalar> weight) { loss_weight = std::move(weight); }
 
 namespace {
 

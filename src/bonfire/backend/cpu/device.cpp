@@ -348,6 +348,11 @@ void set_cpu_threads(int threads) {
   threads_setting = threads;
 }
 
+void share_cpu_threads(int devices) {
+  if (threads_in_use > 0 || threads_setting > 0 || number_from("BONFIRE_CPU_THREADS") > 0) return;
+  threads_setting = std::max(1, available_cores() / devices);
+}
+
 int ops_in_flight() { return std::max(1, ops_setting > 0 ? ops_setting : number_from("BONFIRE_OPS_IN_FLIGHT")); }
 
 void set_ops_in_flight(int ops) { ops_setting = ops; }

@@ -1,0 +1,352 @@
+#include "bonfire/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "bonfire/autodiff/backward.h"
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/base/error.h"
+#include "bonfire/comm/local/local_group.h"
+#include "bonfire/data/sampler.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/indexing.h"
+#include "bonfire/ops/shape_ops.h"
+
+namespace bonfire::detail {
+namespace {
+
+void check_devices(const std::vector<Device>& devices) {
+  if (devices.empty())
+    throw_error<ConfigError>(
+        "[data_parallel] the list of devices is empty; name at least one, such as parse_device(\"cpu:0\")");
+  std::set<Device> seen;
+  for (Device device : devices) {
+    require_device(device);
+    if (device.type != DeviceType::cpu)
+      throw_error<ConfigError>("[data_parallel] {} is no CPU device; data parallel works on the CPU only so far",
+                               to_string(device));
+    if (!seen.insert(device).second)
+      throw_error<ConfigError>(
+          "[data_parallel] {} is named twice; each copy of the model needs a device of its own (cpu:0, cpu:1, … share "
+          "the cores)",
+          to_string(device));
+  }
+  if (fleet::world_size() > 1)
+    throw_error<ConfigError>(
+        "[data_parallel] this process is rank {} of {}; either start one process, or use one device in each and "
+        "fleet::distributed_model",
+        fleet::rank(), fleet::world_size());
+}
+
+// Whether only the failure of another device has made this one fail. A kernel's failure has its reason inside.
+bool is_of_another_device(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError&) {
+    return true;
+  } catch (const std::exception& outer) {
+    try {
+      std::rethrow_if_nested(outer);
+    } catch (const CommError&) {
+      return true;
+    } catch (...) {
+    }
+  }
+  return false;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "something that is no std::exception was thrown";
+  }
+}
+
+// A batch whose rows any thread can read: in the memory of the value itself where that is the host's.
+class HostRows {
+ public:
+  explicit HostRows(const Tensor& batch) : batch_(batch), rows_(batch.size(0)) {
+    const NodeOutput& output = batch.value().node->outputs[batch.value().index];
+    if (output.buffer && batch.device().type == DeviceType::cpu) {
+      if (output.ready) output.ready->wait();
+      data_ = static_cast<const std::byte*>(output.buffer.data());
+      return;
+    }
+    copy_.resize(batch.spec().bytes());
+    batch.copy_to_host(copy_);
+    data_ = copy_.data();
+  }
+
+  // The rows of one of the devices; of one that has none the first row, as a stand-in.
+  Tensor deal(const data::DistributedSampler& sampler, Device device) const {
+    const int64_t own = sampler.share(rows_).own;
+    TensorSpec spec = batch_.spec();
+    const size_t bytes = spec.bytes() / static_cast<size_t>(rows_);  // of a row
+    spec.shape[0] = std::max<int64_t>(1, own);
+    spec.device = device;
+    Buffer buffer{std::make_shared<Storage>(device, std::max<size_t>(1, spec.bytes()))};
+    auto* target = static_cast<std::byte*>(buffer.data());
+    for (int64_t row = 0; row < spec.shape[0]; ++row) {
+      const auto place = static_cast<size_t>(own == 0 ? 0 : sampler.place(row));
+      memory_of(device).copy_from_host(target + static_cast<size_t>(row) * bytes, data_ + place * bytes, bytes);
+    }
+    return Tensor::from_buffer(std::move(buffer), spec);
+  }
+
+ private:
+  Tensor batch_;  // keeps the memory
+  int64_t rows_;
+  std::vector<std::byte> copy_;
+  const std::byte* data_;
+};
+
+int64_t rows_of(std::span<const Tensor> batch) {
+  for (const Tensor& tensor : batch) {
+    if (!tensor.defined()) throw_error<ShapeError>("[data_parallel] a tensor of the batch is undefined");
+    if (tensor.rank() == 0 || tensor.size(0) == 0)
+      throw_error<ShapeError>(
+          "[data_parallel] a tensor of the batch is {}: it has no samples to deal out; its first axis must be the "
+          "samples",
+          to_string(tensor.spec()));
+    if (tensor.size(0) != batch[0].size(0))
+      throw_error<ShapeError>("[data_parallel] the tensors of the batch have {} and {} samples; all need as many",
+                              batch[0].size(0), tensor.size(0));
+  }
+  return batch[0].size(0);
+}
+
+// Launches what is pending, and names the results without their histories: other threads may use them then.
+std::vector<Tensor> launched(std::vector<Tensor> results) {
+  commit();
+  for (Tensor& result : results) {
+    if (!result.defined()) throw_error<GraphError>("[data_parallel] the step returned an undefined tensor");
+    const NodeOutput& output = result.value().node->outputs[result.value().index];
+    if (!output.buffer)
+      throw_error<GraphError>(
+          "[data_parallel] the step returned a variable ({}); return what it computes, and read variables from "
+          "replicas()",
+          to_string(result.spec()));
+    Tensor plain = Tensor::from_buffer(output.buffer, output.spec);
+    plain.value().node->outputs[0].ready = output.ready;
+    result = std::move(plain);
+  }
+  return results;
+}
+
+// One of the results of all devices.
+class Parts {
+ public:
+  Parts(std::vector<Tensor> parts, int64_t samples) : parts_(std::move(parts)), samples_(samples) {}
+
+  Tensor whole() const {
+    if (parts_[0].rank() == 0) return is_floating(parts_[0].dtype()) ? mean() : total();
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (const Tensor& part = parts_[i]; part.size(0) != std::max<int64_t>(1, own(i)))
+        throw_error<ShapeError>(
+            "[data_parallel] the step returned {}, of {} samples; return one number, or a row for each sample",
+            to_string(part.spec()), std::max<int64_t>(1, own(i)));
+    return rows();
+  }
+
+ private:
+  int64_t own(size_t i) const {
+    return data::DistributedSampler{static_cast<int64_t>(i), static_cast<int64_t>(parts_.size())}.share(samples_).own;
+  }
+  Tensor here(size_t i) const { return parts_[i].to(parts_[0].device()); }
+
+  Tensor mean() const {
+    Tensor sum;
+    for (size_t i = 0; i < parts_.size() && own(i) > 0; ++i) {
+      Tensor part = here(i) * (static_cast<double>(own(i)) / static_cast<double>(samples_));
+      sum = sum.defined() ? sum + part : part;
+    }
+    return sum;
+  }
+
+  Tensor total() const {
+    Tensor sum = here(0);
+    for (size_t i = 1; i < parts_.size() && own(i) > 0; ++i) sum = sum + here(i);
+    return sum;
+  }
+
+  // Side by side the rows of device 0 come first, then those of device 1: sample i is row i / n of device i % n.
+  Tensor rows() const {
+    std::vector<Tensor> all;
+    std::vector<int64_t> begins, order;
+    int64_t rows = 0;
+    for (size_t i = 0; i < parts_.size() && own(i) > 0; ++i) {
+      all.push_back(here(i));
+      begins.push_back(rows);
+      rows += own(i);
+    }
+    const auto world = static_cast<int64_t>(parts_.size());
+    for (int64_t i = 0; i < samples_; ++i) order.push_back(begins[static_cast<size_t>(i % world)] + i / world);
+    return index_select(concat(all, 0), 0, Tensor::from<int64_t>(order, {samples_}, parts_[0].device()));
+  }
+
+  std::vector<Tensor> parts_;  // [device]
+  int64_t samples_;            // of the whole batch
+};
+
+}  // namespace
+
+struct DeviceThreads::State {
+  std::vector<Device> devices;
+  std::vector<std::thread> threads;  // [device]
+  std::mutex mutex;
+  std::condition_variable changed;
+  const std::function<void(size_t)>* task = nullptr;
+  uint64_t round = 0;  // of the task
+  size_t working = 0;  // threads that have not finished it
+  bool stop = false;
+  std::vector<std::exception_ptr> errors;  // [device], of the task
+  std::string failure;                     // of the first task that failed; empty: none
+  std::vector<Scalar> weights;             // [device]: of the losses of its samples; compiled steps know them
+
+  void serve(size_t place) {
+    for (uint64_t done = 0;;) {
+      const std::function<void(size_t)>* own;
+      {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return stop || round != done; });
+        if (stop) return;
+        done = round;
+        own = task;
+      }
+      try {
+        (*own)(place);
+      } catch (...) {
+        errors[place] = std::current_exception();
+        Trace::current().clear();                   // half a step
+        tell_step_failure(text_of(errors[place]));  // the others may be waiting for this device
+      }
+      std::lock_guard lock(mutex);
+      if (--working == 0) changed.notify_all();
+    }
+  }
+
+  // What each thread has thrown.
+  std::vector<std::exception_ptr> run(const std::function<void(size_t)>& body) {
+    std::unique_lock lock(mutex);
+    errors.assign(devices.size(), nullptr);
+    task = &body;
+    working = devices.size();
+    ++round;
+    changed.notify_all();
+    changed.wait(lock, [&] { return working == 0; });
+    return std::move(errors);
+  }
+};
+
+DeviceThreads::DeviceThreads(const std::vector<Device>& devices) {
+  check_devices(devices);
+  state_ = std::make_unique<State>();
+  state_->devices = devices;
+  cpu::share_cpu_threads(static_cast<int>(devices.size()));
+  for (size_t i = 0; i < devices.size(); ++i)
+    state_->threads.emplace_back([state = state_.get(), i] { state->serve(i); });
+  auto groups = comm::local_groups(static_cast<int>(devices.size()));
+  for (size_t i = 0; i < devices.size(); ++i) state_->weights.emplace_back(1);
+  run([&](size_t place) {
+    fleet::join(groups[place]);
+    if (state_->devices.size() > 1) autodiff::set_loss_weight(state_->weights[place]);
+  });
+}
+
+DeviceThreads::~DeviceThreads() {
+  state_->run([](size_t) { fleet::leave(); });  // after a failed step the group is dead, and leaving it says so
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->changed.notify_all();
+  for (std::thread& thread : state_->threads) thread.join();
+}
+
+void DeviceThreads::make_models(const std::function<nn::Module()>& make) const {
+  std::set<const VariableState*> seen;
+  const uint64_t first_draw = random_state().parameters;
+  for (Device device : state_->devices) {
+    random_state().parameters = first_draw;
+    nn::Module model = make();
+    std::vector<const VariableState*> own;
+    for (const auto& [name, variable] : model.state_dict()) {
+      if (seen.contains(&variable.state()))
+        throw_error<ConfigError>(
+            "[data_parallel] {} is in the models of two devices; make a new model at each call: "
+            "[] {{ return models::mnist_cnn(); }}",
+            name);
+      if (!(variable.device() == Device{}) && !(variable.device() == device))
+        throw_error<ConfigError>(
+            "[data_parallel] {} is on {} already, and this copy of the model is for {}; leave models where they are "
+            "made: DataParallel moves them",
+            name, to_string(variable.device()), to_string(device));
+      own.push_back(&variable.state());
+    }
+    seen.insert(own.begin(), own.end());
+    model.to(device);
+  }
+}
+
+void DeviceThreads::run(const std::function<void(size_t)>& body) {
+  if (!state_->failure.empty())
+    throw_error<CommError>("[data_parallel] an earlier step has failed: {}; make a new DataParallel", state_->failure);
+  const std::vector<std::exception_ptr> errors = state_->run(body);
+  std::exception_ptr first;
+  for (const std::exception_ptr& error : errors)
+    if (error && (!first || (is_of_another_device(first) && !is_of_another_device(error)))) first = error;
+  if (!first) return;
+  state_->failure = text_of(first);
+  std::rethrow_exception(first);
+}
+
+std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor> batch) {
+  const int64_t samples = rows_of(batch);
+  commit();  // what was traced before comes first
+  const std::vector<HostRows> rows(batch.begin(), batch.end());
+  const auto world = static_cast<int64_t>(state_->devices.size());
+  const RandomState random = random_state();
+  const bool recording = grad_enabled();
+  std::vector<std::vector<Tensor>> results(state_->devices.size());
+  std::vector<uint64_t> steps(state_->devices.size());
+  run([&](size_t place) {
+    const data::DistributedSampler sampler{static_cast<int64_t>(place), world};
+    random_state().seed = random.seed;  // as if the caller's thread went on
+    random_state().step = random.step;
+    set_grad_enabled(recording);
+    state_->weights[place].set(sampler.share(samples).weight());
+    std::vector<Tensor> own;
+    for (const HostRows& one : rows) own.push_back(one.deal(sampler, state_->devices[place]));
+    results[place] = launched(body(place, own));
+    steps[place] = random_state().step;
+  });
+  random_state().step = steps[0];
+  if (world == 1) return std::move(results[0]);
+
+  Trace trace;
+  TraceScope scope(trace);
+  NoGrad no_grad;
+  std::vector<Tensor> whole;
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    std::vector<Tensor> parts;
+    for (std::vector<Tensor>& list : results) {
+      if (list.size() != results[0].size())
+        throw_error<GraphError>("[data_parallel] the step returned {} tensors on one device and {} on another",
+                                results[0].size(), list.size());
+      parts.push_back(std::move(list[i]));
+    }
+    whole.push_back(Parts(std::move(parts), samples).whole());
+  }
+  commit();
+  random_state().step = steps[0];  // putting together is no step of the program's
+  return whole;
+}
+
+}  // namespace bonfire::detail

@@ -1,0 +1,336 @@
+// DataParallel: one process, a thread and a device for each part of a batch.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <thread>
+
+#include "bonfire/base/random.h"
+#include "bonfire/bonfire.h"
+#include "bonfire/comm/local/local_group.h"
+#include "bonfire/runtime/plan.h"
+#include "bonfire/runtime/plan_cache.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire {
+namespace {
+
+constexpr int64_t kSteps = 10;
+using Bytes = std::vector<std::vector<std::byte>>;
+
+Device cpu(int index) { return {DeviceType::cpu, static_cast<int16_t>(index)}; }
+
+std::vector<Device> first_devices(int count) {
+  std::vector<Device> list;
+  for (int i = 0; i < count; ++i) list.push_back(cpu(i));
+  return list;
+}
+
+class SmoothNet : public nn::Callable<SmoothNet> {
+ public:
+  struct Options {
+    bool batch_norm = false;
+    double dropout = 0;
+  };
+  explicit SmoothNet(const Options& options) : Callable("SmoothNet"), options_(options) {}
+  Tensor forward(const Tensor& x) const {  // [N, 1, 8, 8]
+    Tensor y = conv_(x);
+    if (options_.batch_norm) y = norm_(y);
+    y = avg_pool2d(tanh(y), {.kernel = {2}});
+    return fc_(dropout(flatten(y, 1), options_.dropout, training()));
+  }
+
+ private:
+  Options options_;
+  nn::Conv2d conv_ = register_module("conv", nn::Conv2d({.in = 1, .out = 6, .kernel = {3}, .padding = {1}}));
+  nn::BatchNorm2d norm_ = register_module("norm", nn::BatchNorm2d({.channels = 6}));
+  nn::Linear fc_ = register_module("fc", nn::Linear({.in = 96, .out = 10}));
+};
+
+struct Batch {
+  Tensor image, label;
+};
+
+// Samples first, first + stride, … of a step's batch of `count`; none: the first of them, as a stand-in.
+Batch batch_of(int64_t step, int64_t count, int64_t first = 0, int64_t stride = 1, Device device = {}) {
+  std::vector<float> pixels;
+  std::vector<int64_t> classes;
+  for (int64_t i = first < count ? first : 0; i < count; i += stride) {
+    for (uint64_t k = 0; k < 64; ++k)
+      pixels.push_back(normal_at(3, static_cast<uint64_t>(step), static_cast<uint64_t>(i) * 64 + k));
+    classes.push_back((7 * step + 3 * i) % 10);
+    if (first >= count) break;
+  }
+  const auto rows = static_cast<int64_t>(classes.size());
+  return {Tensor::from<float>(pixels, {rows, 1, 8, 8}, device), Tensor::from<int64_t>(classes, {rows}, device)};
+}
+
+auto momentum = [](const auto& model) {
+  return optim::Momentum(model.parameters(), {.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3});
+};
+
+auto train_step = [](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
+  Tensor loss = cross_entropy(model(image), label);
+  loss.backward();
+  optimizer.step();
+  optimizer.clear_grad();
+  return loss;
+};
+
+struct Course {
+  std::vector<double> losses;  // of the whole batch, each step
+  Bytes values;                // parameters and buffers of the first device, at the end
+};
+
+struct Task {
+  SmoothNet::Options net = {};
+  DistributedStrategy strategy = {};
+  std::vector<int64_t> batches = {16};  // sizes of the steps' batches, in turn
+  int64_t size(int64_t step) const { return batches[static_cast<size_t>(step) % batches.size()]; }
+};
+
+Bytes values_of(const nn::Module& model) {
+  Bytes all;
+  for (const auto& [name, variable] : model.state_dict()) all.push_back(variable.save());
+  return all;
+}
+
+Course in_process(int devices, const Task& task, bool compiled = false) {
+  manual_seed(5);
+  DataParallel parallel([&] { return SmoothNet(task.net); }, momentum, first_devices(devices), task.strategy);
+  auto step = parallel.compile(train_step);
+  Course course;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    auto [image, label] = batch_of(i, task.size(i));
+    Tensor loss = compiled ? step(image, label) : parallel.step(train_step, image, label);
+    course.losses.push_back(loss.item());
+  }
+  course.values = values_of(parallel.module());
+  for (const auto& replica : parallel.replicas())
+    for (size_t i = 0; i < replica.model.parameters().size(); ++i)
+      EXPECT_EQ(replica.model.parameters()[i].save(), parallel.module().parameters()[i].save());
+  return course;
+}
+
+// An ordinary program on one device.
+Course plain(const Task& task) {
+  Course course;
+  std::thread([&] {
+    manual_seed(5);
+    SmoothNet model(task.net);
+    auto optimizer = momentum(model);
+    for (int64_t i = 0; i < kSteps; ++i) {
+      auto [image, label] = batch_of(i, task.size(i));
+      course.losses.push_back(train_step(model, optimizer, image, label).item());
+    }
+    course.values = values_of(model);
+  }).join();
+  return course;
+}
+
+// Threads that are ranks of fleet, each with the samples that fleet::sampler() gives it.
+Bytes as_ranks(int ranks, const Task& task) {
+  auto groups = comm::local_groups(ranks, {.timeout = std::chrono::seconds(60)});
+  Bytes values;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      fleet::join(groups[static_cast<size_t>(r)]);
+      manual_seed(5);
+      SmoothNet made(task.net);
+      made.to(cpu(r));
+      SmoothNet model = fleet::distributed_model(made);
+      auto optimizer = fleet::distributed_optimizer(momentum(model), task.strategy);
+      for (int64_t i = 0; i < kSteps; ++i) {
+        auto [image, label] = batch_of(i, task.size(i), r, ranks, cpu(r));
+        Tensor loss = cross_entropy(model(image), label);
+        (loss * fleet::sampler().share(task.size(i)).weight()).backward();
+        optimizer.step();
+        optimizer.clear_grad();
+      }
+      if (r == 0) values = values_of(model);
+      fleet::leave();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return values;
+}
+
+void expect_same_losses(const Course& parts, const Course& whole) {
+  for (size_t i = 0; i < whole.losses.size(); ++i)
+    EXPECT_NEAR(parts.losses[i], whole.losses[i], 1e-5 * std::abs(whole.losses[i])) << "step " << i;
+}
+
+TEST(InProcessDataParallel, TrainsAsOneDeviceOnTheWholeBatch) {
+  const Course whole = plain({});
+  for (int devices : {2, 3}) expect_same_losses(in_process(devices, {}), whole);
+}
+
+TEST(InProcessDataParallel, UnevenBatchesHaveTheTrueMean) {
+  const Task task{.batches = {7, 4, 5}};
+  const Course whole = plain(task);
+  for (int devices : {2, 3}) expect_same_losses(in_process(devices, task), whole);
+}
+
+TEST(InProcessDataParallel, ADeviceWithoutSamplesTakesPart) {
+  const Task task{.batches = {2, 1, 4}};
+  expect_same_losses(in_process(3, task), plain(task));
+}
+
+TEST(InProcessDataParallel, HasTheBitsOfRanksOnTheSameSamples) {
+  for (const Task& task : {Task{}, Task{.batches = {7, 2, 9}}, Task{.net = {.batch_norm = true}}})
+    EXPECT_EQ(in_process(3, task).values, as_ranks(3, task));
+}
+
+// On device 1 of 2 batches of 4 and of 5 have one shape, and different weights.
+TEST(InProcessDataParallel, CompiledStepsHaveTheSameBits) {
+  const Task task{.net = {.dropout = 0.3}, .batches = {5, 4}};
+  Course traced = in_process(2, task), compiled = in_process(2, task, true);
+  EXPECT_EQ(compiled.values, traced.values);
+  EXPECT_EQ(compiled.losses, traced.losses);
+}
+
+TEST(InProcessDataParallel, SyncBatchNormIsThatOfTheWholeBatch) {
+  const Task task{.net = {.batch_norm = true}, .strategy = {.sync_batch_norm = true}, .batches = {16, 9}};
+  expect_same_losses(in_process(2, task), plain(task));
+}
+
+TEST(InProcessDataParallel, DropoutGoesByThePlaceInTheBatch) {
+  const Task task{.net = {.dropout = 0.5}, .batches = {16, 7}};
+  const Course whole = plain(task);
+  for (int devices : {2, 3}) expect_same_losses(in_process(devices, task), whole);
+}
+
+TEST(InProcessDataParallel, OneDeviceIsThePlainProgram) {
+  const Task task{.net = {.batch_norm = true, .dropout = 0.5}, .batches = {16, 7}};
+  Course one = in_process(1, task), alone = plain(task);
+  EXPECT_EQ(one.values, alone.values);
+  EXPECT_EQ(one.losses, alone.losses);
+}
+
+TEST(InProcessDataParallel, OutputsHaveTheOrderOfTheBatch) {
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(3));
+  for (int64_t samples : {7, 2}) {
+    Tensor image = batch_of(0, samples).image;
+    NoGrad no_grad;
+    std::vector<float> parts = parallel(image).to_vector<float>(), whole = parallel.module()(image).to_vector<float>();
+    ASSERT_EQ(parts.size(), whole.size());
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5) << i;
+  }
+}
+
+TEST(InProcessDataParallel, WhatTheBodyReturnsIsPutTogether) {
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(3));
+  auto body = [](const SmoothNet&, optim::Momentum&, const Tensor& x) {
+    return std::vector<Tensor>{mean(x), sum(greater(x, 1.5)), x * 2.0};
+  };
+  std::vector<Tensor> whole = parallel.step(body, Tensor::from<float>({1, 2, 3, 4}, {4}));
+  EXPECT_FLOAT_EQ(whole[0].item<float>(), 2.5F);
+  EXPECT_EQ(whole[1].item<int64_t>(), 3);
+  EXPECT_EQ(whole[2].to_vector<float>(), (std::vector<float>{2, 4, 6, 8}));
+  whole = parallel.step(body, Tensor::from<float>({3, 5}, {2}));  // the stand-in counts for nothing
+  EXPECT_FLOAT_EQ(whole[0].item<float>(), 4);
+  EXPECT_EQ(whole[1].item<int64_t>(), 2);
+  EXPECT_EQ(whole[2].to_vector<float>(), (std::vector<float>{6, 10}));
+  EXPECT_ERROR(parallel.step([](const SmoothNet&, optim::Momentum&, const Tensor&) { return ones({5}, DType::f32); },
+                             Tensor::from<float>({1, 2, 3}, {3})),
+               ShapeError,
+               "the step returned f32 [5] cpu:0, of 1 samples; return one number, or a row for each sample");
+}
+
+TEST(InProcessDataParallel, TheModuleIsThePlainModel) {
+  testing::ScratchFolder folder;
+  manual_seed(1);
+  SmoothNet one({});
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  std::vector<std::string> names, expected;
+  for (const auto& [name, variable] : parallel.module().state_dict()) names.push_back(name);
+  for (const auto& [name, variable] : one.state_dict()) expected.push_back(name);
+  EXPECT_EQ(names, expected);
+  parallel.module().save(folder / "net.safetensors");
+  one.load(folder / "net.safetensors");
+  EXPECT_EQ(values_of(one), values_of(parallel.module()));
+
+  SmoothNet other({});
+  other.save(folder / "other.safetensors");
+  EXPECT_TRUE(parallel.load(folder / "other.safetensors").complete());
+  for (const auto& replica : parallel.replicas()) EXPECT_EQ(values_of(replica.model), values_of(other));
+}
+
+TEST(InProcessDataParallel, ModesAndRatesAreOfAllCopies) {
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  parallel.eval();
+  parallel.set_lr(0.25);
+  for (const auto& replica : parallel.replicas()) {
+    EXPECT_FALSE(replica.model.training());
+    EXPECT_EQ(replica.optimizer.lr(), 0.25);
+  }
+}
+
+TEST(InProcessDataParallel, ParametersAreDrawnAsForOneModel) {
+  manual_seed(4);
+  SmoothNet first({}), second({});
+  manual_seed(4);
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  EXPECT_EQ(values_of(parallel.module()), values_of(first));
+  EXPECT_EQ(values_of(SmoothNet({})), values_of(second));
+}
+
+TEST(InProcessDataParallel, NoDeviceNeedsMoreMemoryThanAnother) {
+  runtime::clear_plan_cache();
+  in_process(3, {.batches = {12}});
+  std::set<size_t> peaks[3];
+  for (const auto& plan : runtime::cached_plans())
+    for (int device = 0; device < 3; ++device)
+      if (plan->waits_for_ranks && runtime::peak_bytes(*plan, cpu(device)) > 0)
+        peaks[device].insert(runtime::peak_bytes(*plan, cpu(device)));
+  EXPECT_FALSE(peaks[0].empty());
+  for (int device : {1, 2}) EXPECT_EQ(peaks[device], peaks[0]);
+}
+
+TEST(InProcessDataParallel, WhatCannotBeIsRefused) {
+  auto make = [] { return SmoothNet({}); };
+  EXPECT_ERROR(DataParallel(make, momentum, std::vector<Device>{}), ConfigError, "the list of devices is empty; name");
+  EXPECT_ERROR(DataParallel(make, momentum, {cpu(1), cpu(1)}), ConfigError, "cpu:1 is named twice; each copy of");
+  SmoothNet one({});
+  EXPECT_ERROR(DataParallel([&] { return one; }, momentum, first_devices(2)), ConfigError,
+               "conv.weight is in the models of two devices; make a new model at each call");
+  EXPECT_ERROR(DataParallel(
+                   [] {
+                     SmoothNet elsewhere({});
+                     elsewhere.to(cpu(3));
+                     return elsewhere;
+                   },
+                   momentum, first_devices(2)),
+               ConfigError, "conv.weight is on cpu:3 already, and this copy of the model is for cpu:0; leave models");
+  DataParallel parallel(make, momentum, first_devices(2));
+  auto [image, label] = batch_of(0, 4);
+  EXPECT_ERROR(parallel.step(train_step, image, batch_of(0, 3).label), ShapeError, "have 4 and 3 samples");
+  EXPECT_ERROR(parallel(zeros({0, 1, 8, 8})), ShapeError, "it has no samples to deal out");
+  EXPECT_GT(parallel.step(train_step, image, label).item(), 0);  // that broke nothing
+}
+
+TEST(InProcessDataParallel, AStepThatThrowsOnOneDeviceEndsOnAll) {
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(3));
+  auto [image, label] = batch_of(0, 6);
+  parallel.step(train_step, image, label).item();
+  auto failing = [](const SmoothNet& model, optim::Momentum& optimizer, const Tensor& x, const Tensor& y) {
+    if (fleet::rank() == 1) throw_error<DataError>("no more samples");
+    return train_step(model, optimizer, x, y);
+  };
+  EXPECT_ERROR(parallel.step(failing, image, label).item(), DataError, "no more samples");
+  EXPECT_ERROR(parallel.step(train_step, image, label), CommError,
+               "an earlier step has failed: no more samples; make a new DataParallel");
+}
+
+TEST(InProcessDataParallel, AKernelThatFailsOnOneDeviceEndsTheStep) {
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  Tensor image = batch_of(0, 2).image;
+  Tensor loss = parallel.step(train_step, image, Tensor::from<int64_t>({1, 99}, {2}));  // launched; not run yet
+  EXPECT_ERROR(loss.item(), Error, "target 99 of row 0 is not a class");
+  EXPECT_ERROR(parallel.step(train_step, image, Tensor::from<int64_t>({1, 2}, {2})).item(), Error,
+               "target 99 of row 0 is not a class");
+}
+
+}  // namespace
+}  // namespace bonfire
