@@ -1,6 +1,7 @@
 // A rank as tests want it. Its arguments say what it does, one after another:
 //   meet SECONDS    finds the other ranks; prints "met 4 on 1 machines"
-//   train STEPS     data parallel, a layer of 2 MiB; prints a sum of its weights. hierarchical STEPS: by hosts
+//   train STEPS     data parallel, a layer of 2 MiB; prints a sum of its weights. hierarchical STEPS: by hosts,
+//                   hierarchical2 STEPS: and with two communicators
 //   env NAME        prints NAME=value
 //   fleet BACKEND   joins the job as a rank of fleet
 //   print TEXT      on stdout; error TEXT on stderr; mumble TEXT on stdout, and nothing is flushed
@@ -56,12 +57,14 @@ void meet(double seconds) {
   say(fmt::format("met {} on {} machines at {}", job.peers.size(), machines.size(), fmt::join(addresses, " ")));
 }
 
-void train(int steps, bool hierarchical) {
+void train(int steps, bool hierarchical, int64_t communicators) {
   fleet::init();
   manual_seed(1);
   auto model = fleet::distributed_model(nn::Linear({.in = 1024, .out = 512}));
   auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.01}),
-                                                {.use_hierarchical_allreduce = hierarchical});
+                                                {.nccl_comm_num = communicators,
+                                                 .fuse_all_reduce_ops = communicators == 1,
+                                                 .use_hierarchical_allreduce = hierarchical});
   for (int step = 0; step < steps; ++step) {
     mean(model(full({4, 1024}, 0.1 * (step + fleet::rank()), DType::f32))).backward();
     optimizer.step();
@@ -91,7 +94,8 @@ void run(const std::vector<std::string>& words) {
     if (word == "if") for_us = value == "all" || (rank != nullptr && value == rank);
     if (!for_us) continue;
     if (word == "meet") meet(std::stod(value));
-    if (word == "train" || word == "hierarchical") train(std::stoi(value), word == "hierarchical");
+    if (word == "train" || word == "hierarchical" || word == "hierarchical2")
+      train(std::stoi(value), word != "train", word == "hierarchical2" ? 2 : 1);
     if (word == "env") say(value + "=" + (std::getenv(value.c_str()) ? std::getenv(value.c_str()) : "(none)"));
     if (word == "fleet") fleet::init({.backend = value});
     if (word == "print") say(value);

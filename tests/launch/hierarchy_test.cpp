@@ -44,6 +44,7 @@ TEST(LaunchHierarchy, OnlyTheLeastPossibleLeavesAHost) {
   EXPECT_LT(each_step, 1.03 * kGradients);  // 2 (H - 1) / H of them, with H = 2
   EXPECT_GT(each_step, 0.99 * kGradients);
   EXPECT_EQ(many.weights, train(hosts, "train", kMany).weights);
+  EXPECT_EQ(many.weights, train(hosts, "hierarchical2", kMany).weights);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "bonfire/passes/bucket_all_reduce.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "bonfire/comm/all_reduce.h"
@@ -7,6 +8,11 @@
 
 namespace bonfire::passes {
 namespace {
+
+GraphNode* all_reduce(Graph& graph, const GraphValue& value, int64_t name) {
+  return graph.add(comm::all_reduce_op(), {value},
+                   {{"reduce", 1}, {"channel", 0}, {"communicator", 0}, {"names", Shape{name}}});
+}
 
 // Three gradients made one after the other, all of them reduced at the end: 400, 40 and 400 bytes.
 struct Backward {
@@ -21,8 +27,7 @@ struct Backward {
     }
     const char* paths[] = {"fc", "fc", "conv"};
     for (size_t i = 0; i < made.size(); ++i) {
-      GraphNode* node = graph.add(comm::all_reduce_op(), {made[i]},
-                                  {{"reduce", 1}, {"channel", 0}, {"names", Shape{static_cast<int64_t>(i)}}});
+      GraphNode* node = all_reduce(graph, made[i], static_cast<int64_t>(i));
       node->path = paths[i];
       graph.assignments.push_back({variables[i].node, {node, 0}});
     }
@@ -82,12 +87,39 @@ TEST(BucketAllReduce, AResultThatIsReadMeanwhileIsNotHeldBack) {
 TEST(BucketAllReduce, AReductionOfAReductionStaysBehindIt) {
   Graph graph;
   GraphValue made = apply(graph, "exp", {feed(graph, {10})});
-  for (int i = 0; i < 2; ++i)
-    made = {graph.add(comm::all_reduce_op(), {made}, {{"reduce", 1}, {"channel", 0}, {"names", Shape{7}}}), 0};
+  for (int i = 0; i < 2; ++i) made = {all_reduce(graph, made, 7), 0};
   graph.outputs = {made};
   bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
   verify(graph, "bucket_all_reduce");
   EXPECT_EQ(count(graph, "all_reduce"), 2);
+}
+
+std::vector<int64_t> communicators(const Graph& graph) {
+  std::vector<int64_t> list;
+  for (const GraphNode& node : graph.nodes())
+    if (node.op == &comm::all_reduce_op()) list.push_back(node.attributes.integer("communicator"));
+  return list;
+}
+
+TEST(BucketAllReduce, UsesTheCommunicatorsInTurn) {
+  for (int64_t number : {1, 2, 3}) {
+    Backward step;
+    bucket_all_reduce()->run(step.graph, {.fuse_all_reduce_ops = false, .communicators = number});
+    EXPECT_EQ(communicators(step.graph), (std::vector<int64_t>{0, 1 % number, 2 % number}));
+    EXPECT_NE(print_graph(step.graph).find(fmt::format("communicator={}", number - 1)), std::string::npos);
+  }
+}
+
+// Statistics of batch norms are waited for at once: they never stand behind gradients in another line.
+TEST(BucketAllReduce, ValuesWithoutNamesUseTheFirstCommunicator) {
+  Backward step;
+  for (int i = 0; i < 2; ++i) {
+    GraphValue reader = apply(step.graph, "exp", {{all_reduce(step.graph, feed(step.graph, {3}), -1), 0}});
+    step.graph.outputs.push_back(reader);
+  }
+  bucket_all_reduce()->run(step.graph, {.fuse_all_reduce_ops = false, .communicators = 3});
+  verify(step.graph, "bucket_all_reduce");
+  EXPECT_EQ(communicators(step.graph), (std::vector<int64_t>{0, 0, 0, 1, 2}));
 }
 
 }  // namespace

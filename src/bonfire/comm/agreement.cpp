@@ -91,7 +91,7 @@ std::string difference(const Items& first, const Items& other, size_t rank) {
 class AgreementKernel final : public Kernel {
  public:
   AgreementKernel(int channel, Sequence sequence) : channel_(channel), sequence_(std::move(sequence)) {}
-  void run(const Run&) override { agree(*channel_at(channel_).group, sequence_); }
+  void run(const Run&) override { agree(channel_at(channel_).group(), sequence_); }
 
  private:
   int channel_;

@@ -43,6 +43,7 @@ class AllReduceKernel final : public Kernel {
  public:
   AllReduceKernel(const GraphNode& node)
       : channel_(static_cast<int>(node.attributes.integer("channel"))),
+        communicator_(static_cast<size_t>(node.attributes.integer("communicator"))),
         reduce_(static_cast<Reduce>(node.attributes.integer("reduce"))),
         dtype_(node.outputs[0].dtype) {
     for (const TensorSpec& output : node.outputs) bytes_.push_back(output.bytes());
@@ -53,29 +54,35 @@ class AllReduceKernel final : public Kernel {
     for (size_t i = 0; i < bytes_.size(); ++i)
       if (run.outputs[i] != run.inputs[i]) std::memcpy(run.outputs[i], run.inputs[i], bytes_[i]);
     for (const Stretch& stretch : stretches(channel, run))
-      channel.group->all_reduce(
-          {stretch.begin, static_cast<size_t>(stretch.end - stretch.begin) / size_of(dtype_), dtype_}, reduce_);
+      channel.communicators.at(communicator_)
+          ->all_reduce({stretch.begin, static_cast<size_t>(stretch.end - stretch.begin) / size_of(dtype_), dtype_},
+                       reduce_);
   }
 
  private:
-  // Only inside the channel's memory do neighbours belong together: what lies between other operands is not ours. The
-  // order and the gaps there are the same on all ranks.
+  // Only inside one of the channel's memories do neighbours belong together: what lies between other operands is not
+  // ours. The order and the gaps there are the same on all ranks.
   std::vector<Stretch> stretches(const Channel& channel, const Run& run) const {
     constexpr std::ptrdiff_t kGap = 64;  // bytes: variables side by side are aligned so
-    std::vector<Stretch> list;
+    struct Operand {
+      size_t memory;
+      Stretch stretch;
+    };
+    std::vector<Operand> list;
     for (size_t i = 0; i < bytes_.size(); ++i) {
       auto* begin = run.output<std::byte>(i);
-      list.push_back({begin, begin + bytes_[i]});
+      Stretch own{begin, begin + bytes_[i]};
+      list.push_back({memory_of(channel, own), own});
     }
-    const std::byte *first = channel.memory.get(), *last = first + channel.bytes;
-    auto inside = [&](const Stretch& one) {
-      return std::greater_equal<>()(one.begin, first) && std::less_equal<>()(one.end, last);
-    };
-    if (first == nullptr || !std::all_of(list.begin(), list.end(), inside)) return list;
-    std::sort(list.begin(), list.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+    const size_t nowhere = channel.memories.size();
+    std::stable_sort(list.begin(), list.end(), [&](const Operand& a, const Operand& b) {
+      return a.memory != b.memory ? a.memory < b.memory : a.memory != nowhere && a.stretch.begin < b.stretch.begin;
+    });
     std::vector<Stretch> merged;
-    for (const Stretch& one : list) {
-      if (!merged.empty() && one.begin - merged.back().end < kGap) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Stretch& one = list[i].stretch;
+      if (i > 0 && list[i].memory != nowhere && list[i].memory == list[i - 1].memory &&
+          one.begin - merged.back().end < kGap) {
         merged.back().end = one.end;
       } else {
         merged.push_back(one);
@@ -84,14 +91,25 @@ class AllReduceKernel final : public Kernel {
     return merged;
   }
 
+  // Which of the memories it lies in; as many as there are: in none.
+  static size_t memory_of(const Channel& channel, const Stretch& stretch) {
+    auto found = std::find_if(channel.memories.begin(), channel.memories.end(), [&](const Channel::Memory& memory) {
+      const std::byte* first = memory.buffer.get();
+      return std::greater_equal<>()(stretch.begin, first) && std::less_equal<>()(stretch.end, first + memory.bytes);
+    });
+    return static_cast<size_t>(found - channel.memories.begin());
+  }
+
   int channel_;
+  size_t communicator_;
   Reduce reduce_;
   DType dtype_;
   std::vector<size_t> bytes_;
 };
 
 std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
-  Candidate candidate = row_major_candidate(request, "group");
+  Candidate candidate =
+      row_major_candidate(request, fmt::format("communicator {}", request.node.attributes.integer("communicator")));
   // Row-major, whatever arrives: ranks may have chosen kernels with other layouts, and element must meet element.
   for (size_t i = 0; i < request.node.inputs.size(); ++i)
     candidate.in_place.emplace_back(static_cast<int>(i), static_cast<int>(i));
@@ -107,6 +125,11 @@ int open_channel(Channel channel) {
   std::lock_guard lock(channels().mutex);
   channels().open.emplace(channels().next, std::move(channel));
   return channels().next++;
+}
+
+void change_channel(int number, Channel other) {
+  std::lock_guard lock(channels().mutex);
+  channels().open.at(number) = std::move(other);
 }
 
 void close_channel(int number) {
@@ -132,7 +155,10 @@ const Op& all_reduce_op() {
 
 Tensor all_reduce(const Tensor& value, Reduce reduce, int channel, int64_t name) {
   return trace_op(all_reduce_op(), {value},
-                  {{"reduce", static_cast<int>(reduce)}, {"channel", channel}, {"names", std::span(&name, 1)}});
+                  {{"reduce", static_cast<int>(reduce)},
+                   {"channel", channel},
+                   {"communicator", 0},
+                   {"names", std::span(&name, 1)}});
 }
 
 }  // namespace bonfire::comm

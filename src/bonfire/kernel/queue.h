@@ -26,11 +26,16 @@ struct Address {
 };
 
 struct ProgramStep {
+  static constexpr int kBeforeAllLines = -1;
+
   std::shared_ptr<Kernel> kernel;
   std::vector<int> inputs, outputs;  // into the addresses
   int workspace = -1;
   bool collective = false;  // waits for other ranks: runs beside the steps behind it that do not touch its operands
-  std::string label;        // op and module path, for errors and traces
+  // Of collectives: those of one line run in order, those of two side by side. kBeforeAllLines: in line 0, and all
+  // behind it wait for it.
+  int line = 0;
+  std::string label;  // op and module path, for errors and traces
 };
 
 // How long the steps of a program took, written by the queue.

@@ -42,7 +42,8 @@ struct Job {
   std::map<const VariableState*, DistributedParameter> parameters;
   std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
   std::vector<ModelGradients> models;
-  int hierarchies = 0;
+  std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
+  std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
 
   Job() = default;
@@ -98,6 +99,7 @@ std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, cons
 
 // The job's ranks by hosts; on one host there is nothing to gain.
 std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
+  if (self.by_hosts) return self.by_hosts;
   if (self.rendezvous.store == nullptr)
     throw_error<ConfigError>(
         "[fleet] use_hierarchical_allreduce must know which ranks share a host: join the job by fleet::init()");
@@ -108,12 +110,12 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
     if (peer.machine == machine) here.push_back(peer.rank);
   if (here.size() == peers.size()) return self.group;
   auto own = std::find(here.begin(), here.end(), self.group->rank());
-  return comm::hierarchical_group(
-      self.group, comm::shm_group({.rank = static_cast<int>(own - here.begin()),
-                                   .size = static_cast<int>(here.size()),
-                                   .store = self.rendezvous.store,
-                                   .name = fmt::format("fleet/host of rank {}/{}", here[0], self.hierarchies++),
-                                   .timeout = self.timeout}));
+  return self.by_hosts = comm::hierarchical_group(
+             self.group, comm::shm_group({.rank = static_cast<int>(own - here.begin()),
+                                          .size = static_cast<int>(here.size()),
+                                          .store = self.rendezvous.store,
+                                          .name = fmt::format("fleet/host of rank {}", here[0]),
+                                          .timeout = self.timeout}));
 }
 
 // What a backward pass calls: see ModelGradients.
@@ -135,12 +137,12 @@ Tensor used_anywhere(const Variable& parameter) {
   return {};
 }
 
-// A step that fails here would leave the peers waiting for its gradients: both groups end, with the reason. The
+// A step that fails here would leave the peers waiting for its gradients: all groups end, with the reason. The
 // program's first: who hears of it in a step may go on there.
 void watch_steps(const Job& self) {
-  auto end = [program = self.group, steps = comm::channel_at(self.channel).group](const std::string& why) {
+  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators](const std::string& why) {
     program->abort(why);
-    steps->abort(why);
+    for (const auto& group : steps) group->abort(why);
   };
   set_step_failure(std::make_shared<const StepFailure>(end));
 }
@@ -215,7 +217,6 @@ void require_built(const DistributedStrategy& strategy) {
   auto require = [](bool built, const char* option) {
     if (!built) throw_error<ConfigError>("[fleet] {} is not built yet: leave it at its default", option);
   };
-  require(strategy.nccl_comm_num == usual.nccl_comm_num, "nccl_comm_num");
   require(strategy.accumulate_steps == 1, "accumulate_steps");
   require(!strategy.use_recompute, "use_recompute");
   require(strategy.fetch_frequency == usual.fetch_frequency, "fetch_frequency");
@@ -230,6 +231,33 @@ void require_built(const DistributedStrategy& strategy) {
   if (strategy.fuse_parameter_groups_size < 1)
     throw_error<ConfigError>("[fleet] fuse_parameter_groups_size is {}, expected at least 1",
                              strategy.fuse_parameter_groups_size);
+  if (strategy.nccl_comm_num < 1)
+    throw_error<ConfigError>("[fleet] nccl_comm_num is {}, expected at least 1", strategy.nccl_comm_num);
+}
+
+// A rank with more communicators than its peers would wait for them for ever.
+void require_same_number(comm::Group& group, const char* option, int64_t number) {
+  std::vector<int64_t> all(static_cast<size_t>(group.size()));
+  group.all_gather({&number, 1, DType::i64}, {all.data(), all.size(), DType::i64});
+  for (size_t r = 0; r < all.size(); ++r)
+    if (all[r] != all[0])
+      throw_error<CommError>("[fleet] {} is {} on rank 0 and {} on rank {}; give all ranks the same strategy", option,
+                             all[0], all[r], r);
+}
+
+// The gradients of one more optimizer go through the job's channel, whose nodes and plans stay good: communicators are
+// only added, unless ranks are now reduced by hosts.
+void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, comm::Channel::Memory memory,
+                   int64_t communicators) {
+  synchronize();
+  comm::Channel channel = comm::channel_at(self.channel);
+  if (reducing != self.reducing) channel.communicators.clear();
+  self.reducing = reducing;
+  while (static_cast<int64_t>(channel.communicators.size()) < communicators)
+    channel.communicators.push_back(reducing->split(0));
+  std::erase_if(channel.memories, [](const auto& old) { return old.buffer.use_count() == 1; });  // of no gradients
+  channel.memories.push_back(std::move(memory));
+  comm::change_channel(self.channel, std::move(channel));
 }
 
 void broadcast(comm::Group& group, const Variable& variable) {
@@ -264,7 +292,8 @@ void join(std::shared_ptr<comm::Group> group) {
   auto made = std::make_unique<Job>();
   made->group = std::move(group);
   bool several = made->group != nullptr && made->group->size() > 1;
-  if (several) made->channel = comm::open_channel({.group = made->group->split(0), .names = made->names});
+  if (several) made->channel = comm::open_channel({.communicators = {made->group->split(0)}, .names = made->names});
+  made->reducing = made->group;
   job() = std::move(made);
   if (!several) return;
   random_state().rank = static_cast<uint64_t>(rank());
@@ -283,7 +312,7 @@ void leave() {
   random_state().world = 1;
   std::unique_ptr<Job> self = std::move(job());
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
-  if (self->channel >= 0) comm::agree(*comm::channel_at(self->channel).group, {{{0, "end of the job"}}});
+  if (self->channel >= 0) comm::agree(comm::channel_at(self->channel).group(), {{{0, "end of the job"}}});
 }
 
 int rank() { return job() && job()->group ? job()->group->rank() : 0; }
@@ -350,6 +379,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   options.all_reduce_bytes =
       strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;
   options.all_reduce_layers = strategy.fuse_parameter_groups_size;
+  options.communicators = strategy.nccl_comm_num;
   std::optional<LocalSgd> local;
   if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
@@ -361,6 +391,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   nn::StateDict list;
   for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
   require_same(*self.group, "optimizer", list);
+  require_same_number(*self.group, "nccl_comm_num", strategy.nccl_comm_num);
   std::vector<Variable> gradients;  // last parameter first, as the optimizer has laid them out: that is how they appear
   for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
   for (const ModelGradients& model : self.models) gradients.push_back(model.uses());  // reduced with the first of them
@@ -373,9 +404,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
     BONFIRE_CHECK(gradient.state().layout.row_major(), "gradient {} is in use already", gradient.name());
     gradient.state().layout_fixed = true;
   }
-  comm::close_channel(self.channel);
-  self.channel =
-      comm::open_channel({.group = reducing->split(0), .memory = memory, .bytes = bytes, .names = self.names});
+  widen_channel(self, reducing, {memory, bytes}, strategy.nccl_comm_num);
   options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
   watch_steps(self);
 }

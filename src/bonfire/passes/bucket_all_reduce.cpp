@@ -42,6 +42,9 @@ struct Bucket {
     return alike && in_time && !reads_a_member(*next.node) && (same_layer || fits);
   }
 
+  // What a pass has put in is waited for at once: only gradients gain by another communicator.
+  bool has_names() const { return members.front().node->attributes.list("names")[0] >= 0; }
+
   bool reads_a_member(const GraphNode& node) const {
     return std::any_of(node.inputs.begin(), node.inputs.end(), [&](const GraphValue& input) {
       return std::any_of(members.begin(), members.end(), [&](const Reduction& one) { return one.node == input.node; });
@@ -77,7 +80,9 @@ class BucketAllReduce final : public Pass {
     std::vector<GraphNode*> order;  // places are into it
     for (GraphNode& node : graph.nodes()) order.push_back(&node);
     for (Bucket& bucket : buckets) bucket.before = node_behind(order, bucket.made);
-    for (const Bucket& bucket : buckets) merge(graph, bucket);
+    int64_t gradients = 0;
+    for (const Bucket& bucket : buckets)
+      merge(graph, bucket, bucket.has_names() ? gradients++ % options.communicators : 0);
   }
 
  private:
@@ -110,7 +115,7 @@ class BucketAllReduce final : public Pass {
     return nullptr;
   }
 
-  static void merge(Graph& graph, const Bucket& bucket) {
+  static void merge(Graph& graph, const Bucket& bucket, int64_t communicator) {
     const GraphNode& first = *bucket.members.front().node;
     std::vector<GraphValue> operands;
     std::vector<int64_t> names;
@@ -121,6 +126,7 @@ class BucketAllReduce final : public Pass {
     }
     Attributes attributes = first.attributes;
     attributes.set({"names", names});
+    attributes.set({"communicator", communicator});
     GraphNode* merged = graph.add(comm::all_reduce_op(), std::move(operands), attributes, bucket.before);
     merged->path = bucket.layers == 1 ? first.path : "";
     int output = 0;

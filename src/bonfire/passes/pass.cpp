@@ -26,6 +26,7 @@ void Options::mix_into(base::Hash128& hash) const {
            (static_cast<uint64_t>(fuse_all_reduce_ops) << 5));
   hash.mix(static_cast<uint64_t>(all_reduce_bytes));
   hash.mix(static_cast<uint64_t>(all_reduce_layers));
+  hash.mix(static_cast<uint64_t>(communicators));
   hash.mix(static_cast<uint64_t>(sync_batch_norm));
 }
 

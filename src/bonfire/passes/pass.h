@@ -24,6 +24,7 @@ struct Options {
   bool fuse_all_reduce_ops = true;
   int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all that is reduced
   int64_t all_reduce_layers = 50;    // in a merged all-reduce at most
+  int64_t communicators = 1;         // that the all-reduces of gradients use in turn
   int sync_batch_norm = -1;          // channel whose ranks share batch statistics; -1: none
   bool rebuild_cheap_values = true;  // compute cheap values again in the backward pass instead of keeping them
 

@@ -42,7 +42,10 @@ class SyncBatchNorm final : public Pass {
   }
 
   static GraphNode* reduce(Graph& graph, GraphNode* value, int channel, GraphNode* before) {
-    Attributes attributes{{"reduce", static_cast<int>(comm::Reduce::sum)}, {"channel", channel}, {"names", Shape{-1}}};
+    Attributes attributes{{"reduce", static_cast<int>(comm::Reduce::sum)},
+                          {"channel", channel},
+                          {"communicator", 0},
+                          {"names", Shape{-1}}};
     return add(graph, comm::all_reduce_op(), {{value, 0}}, std::move(attributes), *value, before);
   }
 

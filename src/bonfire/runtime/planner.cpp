@@ -323,12 +323,16 @@ class Planner {
       if (program_of_[i] == program && order_[i]->op->has(Trait::collective)) collectives.push_back(order_[i]);
     std::vector<ProgramStep>& steps = plan_->programs[static_cast<size_t>(program)].program->steps;
     for (std::unique_ptr<Kernel>& kernel : comm::agreements(collectives)) {
-      PlanNote note{.node = "agree", .path = "", .candidate = "group", .output_layouts = {}};
+      PlanNote note{.node = "agree", .path = "", .candidate = "communicator 0", .output_layouts = {}};
       note.program = program;
       note.step = static_cast<int>(steps.size());
       plan_->notes.push_back(std::move(note));
-      steps.push_back(
-          {.kernel = std::move(kernel), .inputs = {}, .outputs = {}, .collective = true, .label = "[agree]"});
+      steps.push_back({.kernel = std::move(kernel),
+                       .inputs = {},
+                       .outputs = {},
+                       .collective = true,
+                       .line = ProgramStep::kBeforeAllLines,
+                       .label = "[agree]"});
     }
   }
 
@@ -360,6 +364,7 @@ class Planner {
     ProgramStep step;
     step.kernel = choice.candidate.build();
     step.collective = node.op->has(Trait::collective);
+    if (step.collective) step.line = static_cast<int>(node.attributes.integer("communicator"));
     plan_->waits_for_ranks |= step.collective;
     step.label = "[" + std::string(node.name()) + "]" + (node.path.empty() ? "" : " in module " + node.path);
     for (const GraphValue& input : node.inputs) {

@@ -35,6 +35,7 @@ struct NodeSpan {
   const PlanNote* note;
   Device device;
   double begin, seconds;  // begin: on the steady clock
+  int communicator = -1;  // of a collective, which runs beside the others; -1: it is none
 };
 
 // Every node of every launch, in the order in which they ran.

@@ -1,13 +1,14 @@
 #pragma once
-// Background: steps that wait for other ranks run here, in order, on a thread of their own, while the queue goes on
-// with steps that do not touch their operands.
+// Background: steps that wait for other ranks run here, beside the queue, which goes on with steps that do not touch
+// their operands. Steps of one line run in order, on a thread of that line; those of two lines run side by side.
 
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "bonfire/kernel/accesses.h"
 
@@ -20,28 +21,33 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  void start(Accesses accesses, std::function<void()> body);
+  // In line 0, 1, …, or ProgramStep::kBeforeAllLines: nothing that is started behind it begins before it is done.
+  void start(int line, Accesses accesses, std::function<void()> body);
   bool idle();
-  // Until everything started that a step with these accesses must wait for is done. Throws what a body threw; then
-  // nothing is left: bodies behind a failed one do not run.
+  // Until everything started that a step with these accesses must wait for is done. Throws what a body threw first; no
+  // other begins after that, but those of other lines that have begun already may still be running.
   void wait_for(const Accesses& accesses);
   void wait_for_all();
+  void finish_after_failure();  // until nothing runs any more; what else fails meanwhile is not told
 
  private:
   struct Work {
+    int line;
     Accesses accesses;
     std::function<void()> body;
+    bool running = false;
   };
-  void serve();
+  void serve(int line);
+  Work* next_in(int line);
   template <class Condition>
   void wait_until(Condition condition);
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Work> work_;  // the first one is running
+  std::list<Work> work_;  // not done yet, in the order in which it was started
   std::exception_ptr error_;
   bool stop_ = false;
-  std::thread thread_;  // begins with the first start()
+  std::vector<std::thread> threads_;  // by line; each begins with the first start() there
 };
 
 }  // namespace bonfire::cpu

@@ -205,10 +205,7 @@ class CpuQueue final : public Queue {
       run_program(launch);
     } catch (const std::exception& error) {
       if (launch.step_failure) (*launch.step_failure)(error.what());
-      try {
-        background_.wait_for_all();
-      } catch (...) {  // the first failure is the one to tell
-      }
+      background_.finish_after_failure();
       throw;
     }
   }
@@ -237,7 +234,7 @@ class CpuQueue final : public Queue {
           background_.wait_for(accesses_of(program, program.steps[i], launch.addresses));
       }
       if (collective) {
-        background_.start(accesses_of(program, program.steps[first], launch.addresses),
+        background_.start(program.steps[first].line, accesses_of(program, program.steps[first], launch.addresses),
                           [this, &launch, first, times] { run_step(launch, first, times); });
       } else if (count == 1) {
         run_step(launch, first, times);
