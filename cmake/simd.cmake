@@ -15,7 +15,9 @@ set(bonfire_simd_amx ${bonfire_simd_avx512bf16} -mamx-tile -mamx-bf16)
 set(bonfire_simd_neon "")
 set(bonfire_simd_neonbf16 -march=armv8.2-a+bf16)
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+if(BONFIRE_SANITIZE STREQUAL "thread") # which looks at threads: they are the same for every set
+  set(bonfire_simd_here "")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(bonfire_simd_here avx2 avx512 avx512bf16 amx)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(bonfire_simd_here neon neonbf16)
@@ -28,11 +30,13 @@ endif()
 set(bonfire_every_set_files attention batch_norm batch_norm_gradient dropout elementwise indexing layer_norm
                             linear_cross_entropy loss lstm optimizer_update pooling random reduce softmax)
 set(bonfire_every_set_further avx2 avx512)
+if(BONFIRE_SANITIZE) # the loops are the same for every set: the baseline and the widest are enough
+  set(bonfire_every_set_further avx512)
+endif()
 
 # Appends to a list variable a file for each of these and each further set that includes it.
 function(bonfire_add_every_set_sources sources_variable)
-  # TSan looks at threads, which are the same for every set.
-  if(NOT "avx512" IN_LIST bonfire_simd_here OR BONFIRE_SANITIZE STREQUAL "thread")
+  if(NOT "avx512" IN_LIST bonfire_simd_here)
     return()
   endif()
   set(further "")
@@ -44,8 +48,9 @@ function(bonfire_add_every_set_sources sources_variable)
                                                      "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER")
       list(APPEND further ${file})
     endforeach()
+    string(TOUPPER ${set_name} upper_name)
+    target_compile_definitions(bonfire_parts INTERFACE BONFIRE_EVERY_SET_${upper_name})
   endforeach()
-  target_compile_definitions(bonfire_parts INTERFACE BONFIRE_EVERY_SET_X86)
   set(${sources_variable} ${${sources_variable}} ${further} PARENT_SCOPE)
 endfunction()
 
