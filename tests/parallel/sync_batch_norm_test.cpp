@@ -38,7 +38,8 @@ Tensor images(int64_t step, int64_t first, int64_t count, Device device) {
   std::vector<float> pixels(static_cast<size_t>(count) * 64);
   for (size_t i = 0; i < pixels.size(); ++i) {
     size_t at = static_cast<size_t>(first) * 64 + i;
-    pixels[i] = normal_at(3, static_cast<uint64_t>(step), at) + 0.3F * static_cast<float>(at / 64);
+    size_t sample = at / 64;
+    pixels[i] = normal_at(3, static_cast<uint64_t>(step), at) + 0.3F * static_cast<float>(sample);
   }
   return Tensor::from<float>(pixels, {count, 1, 8, 8}, device);
 }

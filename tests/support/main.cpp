@@ -13,6 +13,5 @@ int main(int argc, char** argv) {
 }
 
 // Libraries that are not instrumented (gRPC, oneDNN) order their memory in ways that TSan cannot see.
-extern "C" const char* __tsan_default_options() {  // NOLINT(bugprone-reserved-identifier)
-  return "ignore_noninstrumented_modules=1";
-}
+// NOLINTNEXTLINE(bugprone-reserved-identifier, readability-identifier-naming)
+extern "C" const char* __tsan_default_options() { return "ignore_noninstrumented_modules=1"; }
