@@ -122,6 +122,9 @@ TEST(ConfigErrors, NameTheFileTheLineAndTheNearestKey) {
       message("", {"batchsize=3"}),
       "[config] command line: there is no key 'batchsize'; the nearest is 'batch_size' (`bonfire config` has them "
       "all)");
+  EXPECT_EQ(
+      message("", {"learnin_rate=3"}),
+      "[config] command line: there is no key 'learnin_rate'; the nearest is 'lr' (`bonfire config` has them all)");
 }
 
 TEST(ConfigErrors, KnowWhatOtherProgramsCallAKey) {

@@ -285,11 +285,14 @@ void add_override(const std::string& text, Settings& settings) {
 }
 
 // Of a key that there is not: a word of another program, a key of a section without its section, or misspelt.
-std::string what_it_is_called(const std::string& name, const std::vector<std::string>& keys) {
+std::string what_it_is_called(const std::string& name, std::vector<std::string> keys) {
   std::string ours = our_key_for(name), inside = "strategy." + name;
   if (ours.empty() && std::ranges::find(keys, inside) != keys.end()) ours = inside;
   if (!ours.empty()) return fmt::format("here it is '{}'", ours);
-  return fmt::format("the nearest is '{}' (`bonfire config` has them all)", base::nearest(name, keys));
+  for (const auto& [theirs, key] : words_of_others()) keys.emplace_back(theirs);
+  std::string nearest = base::nearest(name, keys);
+  if (std::string known = our_key_for(nearest); !known.empty()) nearest = known;
+  return fmt::format("the nearest is '{}' (`bonfire config` has them all)", nearest);
 }
 
 Config finish(Settings& settings, std::span<const std::string> overrides) {
