@@ -26,11 +26,10 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
-  return train::step_subject(config.model,
-                             {.batch = batch,
-                              .image_size = config.image_size,
-                              .classes = config.num_classes,
-                              .place = config.place == "auto" ? default_device() : parse_device(config.place)});
+  return train::step_subject(config.model, {.batch = batch,
+                                            .image_size = config.image_size,
+                                            .classes = config.num_classes,
+                                            .place = train::places_of(config)[0]});
 }
 
 std::string text_of(const Wanted& wanted) {

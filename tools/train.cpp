@@ -103,6 +103,7 @@ int run(const Wanted& wanted) {
   if (has_file) overrides.erase(overrides.begin());
   if (!wanted.ranks.empty()) overrides.push_back("num_gpus=" + wanted.ranks);
   train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+  train::places_of(config);  // what cannot be is said before ranks are started
 
   comm::Environment self = comm::read_environment();
   bool started = self.starter == comm::Starter::bonfire || self.world > 1;  // as a rank, by somebody
@@ -127,6 +128,7 @@ void add_train(Command program) {
       "bonfire train data=FOLDER model=resnet18_small     on MNIST's or CIFAR's files, pictures, record shards\n"
       "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped\n"
       "bonfire train --nproc 2                            on two ranks of this machine, batch_size on each\n"
+      "bonfire train place=cpu:0,cpu:1                    on two devices of one process, batch_size on both together\n"
       "bonfire train steps=100 --trace trace.json         a timeline of every node, the data and the checkpoints");
   auto wanted = std::make_shared<Wanted>();
   command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");

@@ -254,10 +254,7 @@ DeviceThreads::DeviceThreads(const std::vector<Device>& devices) {
     state_->threads.emplace_back([state = state_.get(), i] { state->serve(i); });
   auto groups = comm::local_groups(static_cast<int>(devices.size()));
   for (size_t i = 0; i < devices.size(); ++i) state_->weights.emplace_back(1);
-  run([&](size_t place) {
-    fleet::join(groups[place]);
-    if (state_->devices.size() > 1) autodiff::set_loss_weight(state_->weights[place]);
-  });
+  run([&](size_t place) { fleet::join(groups[place]); });
 }
 
 DeviceThreads::~DeviceThreads() {
@@ -322,6 +319,7 @@ std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor
     random_state().step = random.step;
     set_grad_enabled(recording);
     state_->weights[place].set(sampler.share(samples).weight());
+    if (world > 1) autodiff::set_loss_weight(state_->weights[place]);
     std::vector<Tensor> own;
     for (const HostRows& one : rows) own.push_back(one.deal(sampler, state_->devices[place]));
     results[place] = launched(body(place, own));

@@ -413,6 +413,22 @@ Config default_config(std::span<const std::string> overrides) {
   return finish(settings, overrides);
 }
 
+std::vector<Device> places_of(const Config& config) {
+  if (config.place == "auto") return {default_device()};
+  std::vector<Device> places;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = config.place.find(',', begin);
+    std::string name = config.place.substr(begin, end - begin);
+    name.erase(0, name.find_first_not_of(' '));
+    places.push_back(parse_device(name));
+  }
+  if (places.size() > 1 && config.num_gpus > 1)
+    throw_error<ConfigError>(
+        "[train] place names {} devices for one process, and num_gpus asks for {} processes; leave one of them out",
+        places.size(), config.num_gpus);
+  return places;
+}
+
 std::string to_yaml(const Config& config) {
   YamlWriter writer;
   visit_keys(config, writer);

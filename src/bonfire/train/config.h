@@ -12,6 +12,7 @@
 #include <string>
 
 #include "bonfire/parallel/strategy.h"
+#include "bonfire/tensor/device.h"
 
 namespace bonfire::train {
 
@@ -75,6 +76,9 @@ Config default_config(std::span<const std::string> overrides = {});  // with no 
 
 // `name` says where the text came from, for errors and for what it includes.
 Config parse_config(const std::string& yaml, const std::string& name, std::span<const std::string> overrides = {});
+
+// The devices that `place` names. ConfigError for what is no device, and for several of them in several processes.
+std::vector<Device> places_of(const Config& config);
 
 std::string to_yaml(const Config& config);  // every key; parse_config gives the same Config back
 std::string config_reference();             // docs/configuration.md

@@ -51,7 +51,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "height and width images are brought to; auto: as they are, pictures in folders 224", some);
   visit.key("seq_length", c.seq_length, "text: tokens of a sequence", {.least = 8, .most = 512});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
-  visit.key("batch_size", c.batch_size, "samples a step, of each rank", some);
+  visit.key("batch_size", c.batch_size,
+            "samples a step, of each rank; where place names several devices: of all together", some);
   visit.key("drop_last", c.drop_last,
             "whether samples that do not fill a last batch are left out of an epoch; false: they are trained on, in a "
             "smaller batch",
@@ -115,7 +116,11 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("keep_last", c.keep_last, "checkpoints to keep besides the best", some);
 
   visit.section("Devices");
-  visit.key("place", c.place, "cpu, cpu:N, cuda or cuda:N; auto: the first GPU, else the CPU", any);
+  visit.key(
+      "place", c.place,
+      "cpu, cpu:N, cuda or cuda:N; several (cpu:0,cpu:1): one process deals each batch out to them; auto: the first "
+      "GPU, else the CPU",
+      any);
   visit.key("num_gpus", c.num_gpus, "ranks to start on this machine, one per device; on the CPU they share its cores",
             some);
   visit.key("backend", c.backend, "how ranks talk; auto: by shared memory on one host, by gloo across hosts",

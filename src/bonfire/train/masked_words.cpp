@@ -22,7 +22,7 @@ constexpr std::string_view kMask = "[MASK]";
 MaskedWords::MaskedWords(const fs::path& run, std::span<const std::string> overrides)
     : config_(load_config(run / "config.yaml", overrides)),
       pieces_(open_vocabulary(config_)),
-      place_(config_.place == "auto" ? default_device() : parse_device(config_.place)),
+      place_(places_of(config_)[0]),
       model_(models::make(config_.model, {.vocabulary = pieces_.size()})) {
   model_.load(run / "best.safetensors");
   model_.to(place_);

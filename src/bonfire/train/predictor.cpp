@@ -71,7 +71,7 @@ Predictor::Predictor(const fs::path& run, std::span<const std::string> overrides
     throw_error<DataError>("[predict] {} does not say its '{}': was it written by bonfire train?", weights.string(),
                            what);
   }
-  place_ = config_.place == "auto" ? default_device() : parse_device(config_.place);
+  place_ = places_of(config_)[0];
   model_ =
       models::make(config_.model, {.classes = static_cast<int64_t>(class_names_.size()), .in_channels = image_[2]});
   nn::load_state_dict(model_->state_dict(), file.entries(), weights.string());

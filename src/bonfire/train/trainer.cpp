@@ -16,6 +16,7 @@
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/parallel/data_parallel.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
@@ -33,7 +34,7 @@ constexpr const char* kLoopTrack = "training loop";
 // A setting that would be read and then ignored is refused instead.
 void refuse_what_is_not_built(const Config& c) {
   const DistributedStrategy& s = c.strategy;
-  bool several = fleet::world_size() > 1;
+  bool several = fleet::world_size() > 1 || places_of(c).size() > 1;
   const std::pair<const char*, bool> not_yet[] = {
       {"backend: nccl", c.backend == "nccl"},
       {"strategy.use_recompute", s.use_recompute},
@@ -88,7 +89,8 @@ void Trainer::State::prepare() {
   opened = open_data(config);
   opening.end();
   Span making(timeline.get(), kLoopTrack, "make model");
-  place = config.place == "auto" ? default_device() : parse_device(config.place);
+  const std::vector<Device> places = places_of(config);
+  place = places[static_cast<size_t>(fleet::rank()) % places.size()];
   if (fleet::world_size() > 1 && place.type != DeviceType::cpu)
     throw_error<ConfigError>("[train] several ranks train on the CPU only so far, and place is {}; add place=cpu",
                              to_string(place));
@@ -132,11 +134,16 @@ void Trainer::State::make_model() {
   }
 }
 
+// Of the devices of one process the batch is dealt out, while ranks have a batch each.
+int64_t Trainer::State::own_batch() const {
+  return places_of(config).size() > 1 ? config.batch_size / fleet::world_size() : config.batch_size;
+}
+
 void Trainer::State::open_loaders() {
   require_same_on_ranks("samples to train on", opened.train->size());
   require_same_on_ranks("samples to test on", opened.test->size());
-  require_same_on_ranks("as batch_size", config.batch_size);
-  data::LoaderOptions loading{.batch_size = config.batch_size,
+  require_same_on_ranks("as batch_size", own_batch());
+  data::LoaderOptions loading{.batch_size = own_batch(),
                               .sampler = fleet::sampler(),
                               .shuffle = true,
                               .drop_last = config.drop_last,
@@ -397,7 +404,7 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
   RunBegins run{.folder = folder,
                 .model = config.model,
                 .data = opened.title,
-                .place = to_string(place),
+                .place = places_of(config).size() > 1 ? config.place : to_string(place),
                 .resumed_from = resumed_from,
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
@@ -405,7 +412,7 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
                 .total_steps = total_steps,
-                .batch_size = config.batch_size,
+                .batch_size = own_batch(),
                 .ranks = fleet::world_size(),
                 .first_step = step,
                 .config = to_yaml(config),
@@ -451,7 +458,33 @@ RunEnds Trainer::State::train_all() {
   return end;
 }
 
+// A trainer for each device, in a thread of its own; this one is the first.
+RunEnds Trainer::run_on(const std::vector<Device>& places) {
+  const Config& config = state_->config;
+  const auto count = static_cast<int64_t>(places.size());
+  if (fleet::world_size() > 1)
+    throw_error<ConfigError>(
+        "[train] place names {} devices, and this process is one of {} ranks, each of which has one; leave place out",
+        count, fleet::world_size());
+  if (int64_t rest = config.batch_size % count; rest != 0)
+    throw_error<ConfigError>("[train] batch_size is {}, which {} devices cannot share evenly; use {} or {}",
+                             config.batch_size, count, std::max(count, config.batch_size - rest),
+                             config.batch_size - rest + count);
+  detail::DeviceThreads threads(places);
+  RunEnds end;
+  threads.run([&](size_t i) {
+    if (i == 0) end = run_as_rank();
+    if (i > 0) Trainer(config).run_as_rank();
+  });
+  return end;
+}
+
 RunEnds Trainer::run() {
+  const std::vector<Device> places = places_of(state_->config);
+  return places.size() > 1 ? run_on(places) : run_as_rank();
+}
+
+RunEnds Trainer::run_as_rank() {
   State& s = *state_;
   if (s.config.num_gpus > 1 && fleet::world_size() == 1)
     throw_error<ConfigError>(

@@ -5,7 +5,8 @@
 //   trainer.add(train::terminal_reporter());
 //   train::RunEnds end = trainer.run();
 //
-// In a process that has joined a job (fleet::init) it trains as one of its ranks: docs/data-parallel.md.
+// In a process that has joined a job (fleet::init) it trains as one of its ranks; where `place` names several devices,
+// each of them is a rank, a thread of this process: docs/data-parallel.md.
 
 #include <atomic>
 
@@ -31,6 +32,9 @@ class Trainer {
   static void request_stop();
 
  private:
+  RunEnds run_on(const std::vector<Device>& places);
+  RunEnds run_as_rank();
+
   struct State;
   std::unique_ptr<State> state_;
 };

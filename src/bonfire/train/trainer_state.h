@@ -66,7 +66,8 @@ struct Trainer::State {
     return static_cast<double>(*config.steps) / static_cast<double>(train->batches_per_epoch());
   }
   double epochs_done() const;
-  int64_t global_batch() const { return config.batch_size * fleet::world_size(); }
+  int64_t own_batch() const;  // of this rank
+  int64_t global_batch() const { return own_batch() * fleet::world_size(); }
   // Batches differ in what they count for: on several ranks, at the end of an epoch, and where gradients add up.
   bool weighs() const { return fleet::world_size() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
   bool must_stop() const;

@@ -95,7 +95,7 @@ double seconds_now(bool alone) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-int threads_setting = 0, ops_setting = 0;
+std::atomic<int> threads_setting{0}, ops_setting{0};
 std::atomic<int> threads_in_use{0};  // of the devices that exist: all have as many, and workspaces are made for them
 
 int number_from(const char* variable) {
@@ -350,7 +350,10 @@ void share_cpu_threads(int devices) {
   threads_setting = std::max(1, available_cores() / devices);
 }
 
-int ops_in_flight() { return std::max(1, ops_setting > 0 ? ops_setting : number_from("BONFIRE_OPS_IN_FLIGHT")); }
+int ops_in_flight() {
+  const int chosen = ops_setting;
+  return std::max(1, chosen > 0 ? chosen : number_from("BONFIRE_OPS_IN_FLIGHT"));
+}
 
 void set_ops_in_flight(int ops) { ops_setting = ops; }
 

@@ -1,0 +1,109 @@
+// `place` names several devices: trainers as threads of one process, and every batch dealt out to them.
+
+#include <gtest/gtest.h>
+
+#include "bonfire/base/error.h"
+#include "bonfire/train/trainer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::train {
+namespace {
+
+using bonfire::testing::ScratchFolder;
+using Words = std::vector<std::string>;
+
+struct Course {
+  RunBegins begin;
+  std::vector<StepReport> steps;
+  std::vector<EvaluationReport> evaluations;
+  RunEnds end;
+};
+
+class Witness final : public Reporter {
+ public:
+  Witness(Course& course, int64_t stop_at) : course_(course), stop_at_(stop_at) {}
+  void begin(const RunBegins& run) override { course_.begin = run; }
+  void step(const StepReport& report) override {
+    course_.steps.push_back(report);
+    if (report.step == stop_at_) Trainer::request_stop();
+  }
+  void evaluated(const EvaluationReport& report) override { course_.evaluations.push_back(report); }
+  void note(const std::string&) override {}
+  void end(const RunEnds& run) override { course_.end = run; }
+
+ private:
+  Course& course_;
+  int64_t stop_at_;
+};
+
+Course train(const ScratchFolder& folder, const Words& more, int64_t stop_at = -1) {
+  Words settings{"output=" + folder.path().string(),
+                 "model=mlp",
+                 "lr=0.005",
+                 "limit=90",
+                 "epochs=2",
+                 "batch_size=24",
+                 "drop_last=false",
+                 "log_freq=1"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  Course course;
+  Trainer trainer(default_config(settings));
+  trainer.add(std::make_unique<Witness>(course, stop_at));
+  trainer.run();
+  return course;
+}
+
+void expect_same_losses(const Course& found, const Course& expected) {
+  for (const StepReport& report : found.steps) {
+    ASSERT_LE(report.step, static_cast<int64_t>(expected.steps.size()));
+    const StepReport& other = expected.steps[static_cast<size_t>(report.step - 1)];
+    EXPECT_NEAR(report.loss, other.loss, 1e-5 * other.loss) << "step " << report.step;
+  }
+}
+
+// The fourth batch of an epoch has 18 samples.
+TEST(TrainerDevices, TrainsAsOneDeviceDoes) {
+  ScratchFolder folder;
+  Course whole = train(folder, {"place=cpu"});
+  ASSERT_EQ(whole.steps.size(), 8U);
+  for (const char* places : {"cpu:0,cpu:1", "cpu:2, cpu:0, cpu:1"}) {
+    Course parts = train(folder, {std::string("place=") + places});
+    ASSERT_EQ(parts.steps.size(), 8U);
+    expect_same_losses(parts, whole);
+    EXPECT_EQ(parts.begin.place, places);
+    EXPECT_EQ(parts.begin.ranks * parts.begin.batch_size, 24);
+    ASSERT_EQ(parts.evaluations.size(), 2U);
+    EXPECT_EQ(parts.evaluations[1].top1, whole.evaluations[1].top1);
+  }
+}
+
+// What the run's folder says starts the same run again, and one device evaluates what it has saved.
+TEST(TrainerDevices, ARunStopsIsResumedAndEvaluatedElsewhere) {
+  ScratchFolder folder;
+  Course whole = train(folder, {"place=cpu"}), first = train(folder, {"place=cpu:0,cpu:1"}, 5);
+  ASSERT_TRUE(first.end.interrupted);
+  Config config = load_config(first.begin.folder / "config.yaml");
+  EXPECT_EQ(config.place, "cpu:0,cpu:1");
+  EXPECT_EQ(config.batch_size, 24);
+  Course second = train(folder, {"place=cpu:1", "resume=" + first.begin.folder.string()});
+  expect_same_losses(first, whole);
+  expect_same_losses(second, whole);
+  EXPECT_EQ(second.steps.back().step, 8);
+  EvaluationReport report = Trainer(config).evaluate(second.end.weights);
+  EXPECT_NEAR(report.loss, second.evaluations.back().loss, 1e-5 * report.loss);
+}
+
+TEST(TrainerDevices, WhatCannotBeIsRefused) {
+  ScratchFolder folder;
+  EXPECT_ERROR(train(folder, {"place=cpu:0,cpu:1", "batch_size=25"}), ConfigError,
+               "batch_size is 25, which 2 devices cannot share evenly; use 24 or 26");
+  EXPECT_ERROR(train(folder, {"place=cpu:0,cpu"}), ConfigError, "cpu:0 is named twice");
+  EXPECT_ERROR(train(folder, {"place=cpu:0,tpu"}), ConfigError, "'tpu' is not a device");
+  EXPECT_ERROR(train(folder, {"place=cpu:0,cpu:1", "num_gpus=2"}), ConfigError,
+               "place names 2 devices for one process, and num_gpus asks for 2 processes; leave one of them out");
+  EXPECT_ERROR(train(folder, {"place=cpu:0,cpu:1", "init_from=/absent.safetensors"}), Error, "/absent.safetensors");
+}
+
+}  // namespace
+}  // namespace bonfire::train
