@@ -364,7 +364,7 @@ class Planner {
     ProgramStep step;
     step.kernel = choice.candidate.build();
     step.collective = node.op->has(Trait::collective);
-    if (step.collective) step.line = static_cast<int>(node.attributes.integer("communicator"));
+    if (node.attributes.has("communicator")) step.line = static_cast<int>(node.attributes.integer("communicator"));
     plan_->waits_for_ranks |= step.collective;
     step.label = "[" + std::string(node.name()) + "]" + (node.path.empty() ? "" : " in module " + node.path);
     for (const GraphValue& input : node.inputs) {
