@@ -12,7 +12,7 @@ namespace bonfire::tools {
 namespace {
 
 struct Wanted {
-  int64_t ranks = 0, nodes = 1, node = 0, port = 0, restarts = 0, timeout = 300, silence = 8;
+  int64_t ranks = 0, nodes = 1, node = 0, port = 0, restarts = 0, timeout = 300, silence = 8, rank_silence = 8;
   std::string address = "127.0.0.1", logs;
   std::vector<std::string> command;
 };
@@ -43,7 +43,8 @@ int run(const Wanted& wanted) {
        .max_restarts = wanted.restarts,
        .log_folder = wanted.logs,
        .rendezvous_timeout = std::chrono::seconds(wanted.timeout),
-       .node_timeout = std::chrono::seconds(wanted.silence)});
+       .node_timeout = std::chrono::seconds(wanted.silence),
+       .rank_timeout = std::chrono::seconds(whole("--rank_timeout", wanted.rank_silence))});
 }
 
 }  // namespace
@@ -66,6 +67,8 @@ void add_launch(Command program) {
   command.option("--log_dir,--log-dir", wanted->logs, "keep what each rank prints in this folder");
   command.option("--rendezvous_timeout,--rendezvous-timeout", wanted->timeout, "seconds to wait for the other hosts");
   command.option("--node_timeout,--node-timeout", wanted->silence, "seconds after which a silent host counts as lost");
+  command.option("--rank_timeout,--rank-timeout", wanted->rank_silence,
+                 "seconds after which a rank without a heartbeat counts as frozen; 0: never");
   command.takes_the_rest(wanted->command);
   command.runs([wanted] { return run(*wanted); });
 }

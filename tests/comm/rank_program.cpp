@@ -3,7 +3,8 @@
 //   train STEPS     data parallel, a layer of 2 MiB; prints a sum of its weights. hierarchical STEPS: by hosts,
 //                   hierarchical2 STEPS: and with two communicators
 //   env NAME        prints NAME=value
-//   fleet BACKEND   joins the job as a rank of fleet
+//   fleet BACKEND   joins the job as a rank of fleet, with a collective_timeout of the environment's SECONDS
+//   reduce TIMES    all-reduces of 1 MiB; whoever loses a peer by it leaves as a victim. leave NOW: the job
 //   print TEXT      on stdout; error TEXT on stderr; mumble TEXT on stdout, and nothing is flushed
 //   if RANK         what follows up to the next `if` is for that rank only; if all: for all
 //   sleep SECONDS
@@ -25,6 +26,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,6 +34,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/rendezvous.h"
+#include "bonfire/launch/launcher.h"
 #include "bonfire/parallel/fleet.h"
 
 namespace {
@@ -74,6 +77,27 @@ void train(int steps, bool hierarchical, int64_t communicators) {
   fleet::leave();
 }
 
+void join(const std::string& backend) {
+  const char* seconds = std::getenv("SECONDS");
+  fleet::init({.backend = backend, .collective_timeout = seconds == nullptr ? 300 : std::stod(seconds)});
+}
+
+void reduce(int times) {
+  std::vector<float> numbers(1 << 18, 1);
+  for (int i = 0; i < times; ++i)
+    fleet::group().all_reduce({numbers.data(), numbers.size(), DType::f32}, comm::Reduce::mean);
+}
+
+// What a rank does that trains with others: one that loses them is not to blame.
+void as_rank(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    say(error.what(), stderr);
+    std::_Exit(launch::kLostPeer);
+  }
+}
+
 void spawn() {
   int child = ::fork();
   if (child == 0) {
@@ -97,7 +121,9 @@ void run(const std::vector<std::string>& words) {
     if (word == "train" || word == "hierarchical" || word == "hierarchical2")
       train(std::stoi(value), word != "train", word == "hierarchical2" ? 2 : 1);
     if (word == "env") say(value + "=" + (std::getenv(value.c_str()) ? std::getenv(value.c_str()) : "(none)"));
-    if (word == "fleet") fleet::init({.backend = value});
+    if (word == "fleet") join(value);
+    if (word == "reduce") as_rank([&] { reduce(std::stoi(value)); });
+    if (word == "leave") as_rank(fleet::leave);
     if (word == "print") say(value);
     if (word == "mumble") std::printf("%s\n", value.c_str());
     if (word == "error") say(value, stderr);

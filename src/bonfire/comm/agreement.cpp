@@ -90,12 +90,19 @@ std::string difference(const Items& first, const Items& other, size_t rank) {
 
 class AgreementKernel final : public Kernel {
  public:
-  AgreementKernel(int channel, Sequence sequence) : channel_(channel), sequence_(std::move(sequence)) {}
-  void run(const Run&) override { agree(channel_at(channel_).group(), sequence_); }
+  // `first`: the first one of a step, which counts it.
+  AgreementKernel(int channel, Sequence sequence, bool first)
+      : channel_(channel), sequence_(std::move(sequence)), first_(first) {}
+  void run(const Run&) override {
+    const Channel channel = channel_at(channel_);
+    if (first_) channel.group().progress()->step.fetch_add(1, std::memory_order_relaxed);
+    agree(channel.group(), sequence_);
+  }
 
  private:
   int channel_;
   Sequence sequence_;
+  bool first_;
 };
 
 std::string_view name_in(const Channel& channel, int64_t name) {
@@ -137,7 +144,7 @@ std::vector<std::unique_ptr<Kernel>> agreements(std::span<const GraphNode* const
   }
   std::vector<std::unique_ptr<Kernel>> kernels;
   for (auto& [channel, sequence] : sequences)
-    kernels.push_back(std::make_unique<AgreementKernel>(channel, std::move(sequence)));
+    kernels.push_back(std::make_unique<AgreementKernel>(channel, std::move(sequence), kernels.empty()));
   return kernels;
 }
 

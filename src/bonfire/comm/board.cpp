@@ -70,6 +70,12 @@ std::string Board::name(int rank) const {
   return known ? seats_[rank].name : fmt::format("rank {}", rank);
 }
 
+std::string Board::last_of(int rank, uint64_t number) const {
+  uint64_t last = seats_[rank].last.load(std::memory_order_acquire);
+  return fmt::format("{} in step {} (its call {}, ours is {})", name_of(static_cast<Operation>(last & 0xFF)),
+                     seats_[rank].step.load(std::memory_order_relaxed), last >> 8, number);
+}
+
 // The last to come opens the next epoch. Each has read the epoch before it comes, so it cannot miss the change.
 void Board::barrier(Patience& patience, const Watch& watch) {
   uint32_t epoch = read_word(header_->epoch);

@@ -61,6 +61,7 @@ struct alignas(64) Call {
 struct alignas(64) Seat {
   std::array<Call, 2> calls;   // by the call's number, so that a slow peer can still read the call before
   std::atomic<uint64_t> last;  // number of the last call << 8 | its operation
+  std::atomic<int64_t> step;   // in which that was
   std::atomic<uint32_t> left;  // 1: this rank has gone its way in good order
   char name[160];              // "rank 1 (host, process 4711)"
 };
@@ -83,6 +84,7 @@ class Board {
   int size() const { return size_; }
   Seat& seat(int rank) const { return seats_[rank]; }
   std::string name(int rank) const;
+  std::string last_of(int rank, uint64_t number) const;  // "all_reduce in step 12 (its call 40, ours is `number`)"
   Mailbox& mailbox(int from, int to) const { return mailboxes_[from * size_ + to]; }
   std::byte* stage(int rank, uint64_t chunk) const {
     return staging_ + (static_cast<size_t>(rank) * kStages + chunk % kStages) * kChunk;

@@ -17,7 +17,9 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "bonfire/comm/progress.h"
 #include "bonfire/comm/store.h"
 #include "bonfire/tensor/dtype.h"
 
@@ -80,6 +82,16 @@ class Group {
   virtual std::shared_ptr<Group> split(int colour) = 0;
   // From any thread: this rank's calls in progress and later ones fail with `reason`, and so do its peers' soon after.
   virtual void abort(const std::string& reason) = 0;
+
+  // How far this rank has come. Calls are noted by the group, steps by whoever makes them.
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
+
+ protected:
+  Group() : Group(std::make_shared<Progress>()) {}
+  explicit Group(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
+
+ private:
+  std::shared_ptr<Progress> progress_;
 };
 
 }  // namespace bonfire::comm

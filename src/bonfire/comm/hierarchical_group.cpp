@@ -28,7 +28,7 @@ struct Levels {
 
 class HierarchicalGroup final : public Group {
  public:
-  explicit HierarchicalGroup(Levels levels) : levels_(std::move(levels)) {}
+  explicit HierarchicalGroup(Levels levels) : Group(levels.world->progress()), levels_(std::move(levels)) {}
 
   int rank() const override { return levels_.world->rank(); }
   int size() const override { return levels_.world->size(); }

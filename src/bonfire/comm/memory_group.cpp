@@ -53,8 +53,10 @@ std::chrono::nanoseconds spin_for(int size) {
   return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(10) : std::chrono::microseconds(0);
 }
 
-MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options)
-    : board_(std::move(board)),
+MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
+                         std::shared_ptr<Progress> progress)
+    : Group(std::move(progress)),
+      board_(std::move(board)),
       neighbours_(std::move(neighbours)),
       members_(std::move(members)),
       options_(options),
@@ -77,6 +79,8 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
   deadline_ = std::chrono::steady_clock::now() + options_.timeout;
   // Letters are not numbered: their ranks make them alone.
   if (operation != Operation::send && operation != Operation::receive) ++number_;
+  progress()->call.store(name_of(operation).data(), std::memory_order_relaxed);
+  board_.seat(rank()).step.store(progress()->step, std::memory_order_relaxed);
   board_.seat(rank()).last.store(number_ << 8 | static_cast<uint64_t>(operation), std::memory_order_release);
   try {
     body();
@@ -100,10 +104,8 @@ std::exception_ptr MemoryGroup::trouble() {
     bool awaited = partner_ < 0 || partner_ == peer;
     const char* how = left ? "has left the group" : "is gone: its process has ended";
     if (left ? !awaited : !neighbours_->gone(members_[static_cast<size_t>(peer)])) continue;
-    uint64_t last = board_.seat(peer).last.load(std::memory_order_acquire);
-    return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {} (its call {}, ours is {})", where,
-                                           board_.name(peer), how, name_of(static_cast<Operation>(last & 0xFF)),
-                                           last >> 8, number_));
+    return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {}", where, board_.name(peer), how,
+                                           board_.last_of(peer, number_)));
   }
   if (std::chrono::steady_clock::now() < deadline_) return nullptr;
   return missing_ranks();
@@ -115,8 +117,8 @@ std::exception_ptr MemoryGroup::missing_ranks() {
     uint64_t last = board_.seat(peer).last.load(std::memory_order_acquire);
     bool late = partner_ < 0 ? last >> 8 < number_ : peer == partner_;
     if (!late) continue;
-    names += fmt::format("{}{}, which last began {} (its call {}, ours is {})", names.empty() ? "" : "; ",
-                         board_.name(peer), name_of(static_cast<Operation>(last & 0xFF)), last >> 8, number_);
+    names += fmt::format("{}{}, which last began {}", names.empty() ? "" : "; ", board_.name(peer),
+                         board_.last_of(peer, number_));
   }
   if (names.empty()) names = "a rank that is in the same call";
   return error_of<TimeoutError>(fmt::format("[{}] waited {} s for {}", name_of(operation_),
@@ -358,7 +360,7 @@ std::shared_ptr<Group> MemoryGroup::split(int colour) {
     memory = neighbours_->share(Board::bytes(count), members, *this);
   });
   Board board(std::move(memory), mine, count, board_.name(rank()));
-  return std::make_shared<MemoryGroup>(std::move(board), neighbours_, std::move(members), options_);
+  return std::make_shared<MemoryGroup>(std::move(board), neighbours_, std::move(members), options_, progress());
 }
 
 void MemoryGroup::abort(const std::string& reason) {

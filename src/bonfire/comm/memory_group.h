@@ -50,7 +50,8 @@ class MemoryGroup : public Group {
     std::chrono::milliseconds timeout;
     std::chrono::nanoseconds spin;  // before a wait sleeps, at most
   };
-  MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options);
+  MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
+              std::shared_ptr<Progress> progress = std::make_shared<Progress>());
   ~MemoryGroup() override;
 
   int rank() const override { return board_.rank(); }

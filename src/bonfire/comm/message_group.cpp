@@ -90,14 +90,16 @@ class MessageGroup::Transfers {
   std::vector<std::unique_ptr<Transfer>> transfers_;
 };
 
-MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout)
-    : messenger_(std::move(messenger)), timeout_(timeout) {}
+MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout,
+                           std::shared_ptr<Progress> progress)
+    : Group(std::move(progress)), messenger_(std::move(messenger)), timeout_(timeout) {}
 
 // Runs the body of a call; what fails in it is the end of the group, here and for the peers. When a peer has said why,
 // that is the reason: the broken connection here only follows from it.
 template <class Body>
-void MessageGroup::guarded(std::string_view where, const Body& body) {
+void MessageGroup::guarded(const char* where, const Body& body) {
   if (error_) std::rethrow_exception(error_);
+  progress()->call.store(where, std::memory_order_relaxed);
   deadline_ = std::chrono::steady_clock::now() + timeout_;
   try {
     if (aborted_) throw_error<CommError>("the group was aborted");
@@ -325,7 +327,7 @@ std::shared_ptr<Group> MessageGroup::split(int colour) {
     if (colours[static_cast<size_t>(peer)] == colour) members.push_back(peer);
   std::unique_ptr<Messenger> part;
   guarded("split", [&] { part = messenger_->split(colour, members, fmt::format("split{}", splits_++)); });
-  return std::make_shared<MessageGroup>(std::move(part), timeout_);
+  return std::make_shared<MessageGroup>(std::move(part), timeout_, progress());
 }
 
 void MessageGroup::abort(const std::string& reason) {

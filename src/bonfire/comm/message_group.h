@@ -24,7 +24,8 @@ namespace bonfire::comm {
 
 class MessageGroup : public Group {
  public:
-  MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout);
+  MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout,
+               std::shared_ptr<Progress> progress = std::make_shared<Progress>());
 
   int rank() const override { return messenger_->rank(); }
   int size() const override { return messenger_->size(); }
@@ -46,7 +47,7 @@ class MessageGroup : public Group {
   class Transfers;
 
   template <class Body>
-  void guarded(std::string_view where, const Body& body);
+  void guarded(const char* where, const Body& body);
   std::exception_ptr too_late(std::string_view where, const std::string& message);
   void reduce_straight(Values values, Reduce reduce);
   void reduce_round_the_ring(Values values, Reduce reduce);

@@ -15,6 +15,13 @@
 
 namespace bonfire::comm {
 
+// What a rank says of itself every second.
+struct LifeSign {
+  int rank = 0;
+  std::string name = {};   // "rank 1 (node0, process 4711)"
+  std::string doing = {};  // "step 12, all_reduce"
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -26,6 +33,13 @@ class Store {
   virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
   // Adds to a number kept as text (absent: 0) and returns the sum.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
+
+  // A sign of life (comm/heartbeat.h); returns the ranks of this job that are frozen.
+  virtual std::vector<LifeSign> beat(const LifeSign& mine, std::chrono::milliseconds timeout) = 0;
+  virtual void farewell(int rank, std::chrono::milliseconds timeout) = 0;  // this rank gives no more of them
+  // For those who give none themselves.
+  virtual std::vector<LifeSign> frozen_ranks() = 0;
+  virtual std::vector<LifeSign> last_signs() = 0;  // of all ranks that have given one, in their order
 };
 
 }  // namespace bonfire::comm

@@ -95,7 +95,43 @@ class GrpcStore final : public Store {
 
   void wait(const std::vector<std::string>& keys, milliseconds timeout) override { await(keys, timeout); }
 
+  std::vector<LifeSign> beat(const LifeSign& mine, milliseconds timeout) override {
+    return ask(beat_of(mine), "hear that this rank lives", timeout);
+  }
+
+  void farewell(int rank, milliseconds timeout) override {
+    wire::BeatRequest request = beat_of({.rank = rank});
+    request.set_farewell(true);
+    ask(request, "hear that this rank leaves", timeout);
+  }
+
+  std::vector<LifeSign> frozen_ranks() override { return ask({}, "tell who is frozen", call_timeout_); }
+
+  std::vector<LifeSign> last_signs() override {
+    wire::BeatRequest request;
+    request.set_all(true);
+    return ask(request, "tell what the ranks do", call_timeout_);
+  }
+
  private:
+  static wire::BeatRequest beat_of(const LifeSign& mine) {
+    wire::BeatRequest request;
+    request.mutable_mine()->set_rank(mine.rank);
+    request.mutable_mine()->set_name(mine.name);
+    request.mutable_mine()->set_doing(mine.doing);
+    return request;
+  }
+
+  std::vector<LifeSign> ask(wire::BeatRequest request, const std::string& action, milliseconds timeout) {
+    *request.mutable_caller() = caller_;
+    wire::BeatReply reply;
+    grpc::ClientContext context;
+    check(stub_->Beat(deadline(context, timeout), request, &reply), action, timeout);
+    std::vector<LifeSign> signs;
+    for (const wire::LifeSign& sign : reply.signs()) signs.push_back({sign.rank(), sign.name(), sign.doing()});
+    return signs;
+  }
+
   // The server waits; when it is too late, a second call asks it what is missing.
   wire::WaitReply await(const std::vector<std::string>& keys, milliseconds timeout) {
     wire::WaitRequest request;

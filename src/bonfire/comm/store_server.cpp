@@ -5,14 +5,17 @@
 #include <grpcpp/grpcpp.h>
 
 #include <charconv>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/store.grpc.pb.h"
+#include "bonfire/comm/vigil.h"
 
 namespace bonfire::comm {
 
@@ -34,7 +37,8 @@ bool same_secret(const std::string& given, const std::string& expected) {
 
 class Service final : public wire::Store::CallbackService {
  public:
-  explicit Service(std::string token) : token_(std::move(token)) {}
+  explicit Service(const StoreServerOptions& options)
+      : token_(options.token), on_frozen_(options.on_frozen), vigil_(options.silence) {}
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context, const wire::SetRequest* request,
                                 wire::SetReply*) override {
@@ -81,11 +85,43 @@ class Service final : public wire::Store::CallbackService {
     return answer(context, status);
   }
 
+  grpc::ServerUnaryReactor* Beat(grpc::CallbackServerContext* context, const wire::BeatRequest* request,
+                                 wire::BeatReply* reply) override {
+    Status status = locked(request->caller(), [&](Values&) {
+      const wire::LifeSign& mine = request->mine();
+      if (request->farewell())
+        vigil_.forget(mine.rank());
+      else if (request->has_mine())
+        vigil_.hear({mine.rank(), mine.name(), mine.doing()}, Vigil::Clock::now());
+      for (const LifeSign& sign : request->all() ? vigil_.all() : vigil_.frozen()) {
+        wire::LifeSign& told = *reply->add_signs();
+        told.set_rank(sign.rank);
+        told.set_name(sign.name);
+        told.set_doing(sign.doing);
+      }
+      return Status::OK;
+    });
+    return answer(context, status);
+  }
+
+  void look_for_frozen_ranks() {
+    std::vector<LifeSign> news;
+    int64_t generation = 0;
+    {
+      std::lock_guard lock(mutex_);
+      news = vigil_.look(Vigil::Clock::now());
+      generation = generation_;
+    }
+    if (on_frozen_)
+      for (const LifeSign& rank : news) on_frozen_(rank, generation);
+  }
+
   void begin_generation(int64_t generation) {
     std::vector<Waiter*> late;
     {
       std::lock_guard lock(mutex_);
       generation_ = generation;
+      vigil_.clear();
       of_ranks_.clear();
       for (auto one = waiting_.begin(); one != waiting_.end();) {
         bool of_a_rank = (*one)->request.caller().has_generation();
@@ -185,7 +221,9 @@ class Service final : public wire::Store::CallbackService {
   }
 
   const std::string token_;
+  const std::function<void(const LifeSign&, int64_t)> on_frozen_;
   std::mutex mutex_;  // for all below
+  Vigil vigil_;
   int64_t generation_ = 0;
   Values of_ranks_, of_launchers_;  // of_ranks_: of this generation
   std::set<Waiter*> waiting_;
@@ -194,7 +232,7 @@ class Service final : public wire::Store::CallbackService {
 
 class GrpcStoreServer final : public StoreServer {
  public:
-  explicit GrpcStoreServer(const StoreServerOptions& options) : service_(options.token) {
+  explicit GrpcStoreServer(const StoreServerOptions& options) : service_(options) {
     gpr_set_log_function([](gpr_log_func_args*) {});  // what goes wrong is said in our own words
     std::string address = resolve(options.address);
     check_can_listen(address, options.port);
@@ -210,8 +248,16 @@ class GrpcStoreServer final : public StoreServer {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0)
       throw_error<CommError>("[store] cannot listen on {}; choose another port", host_and_port(address, options.port));
+    watch_ = std::jthread([this](const std::stop_token& stop) {
+      std::mutex mutex;
+      std::condition_variable_any stopped;
+      std::unique_lock lock(mutex);
+      while (!stopped.wait_for(lock, stop, Vigil::kLook, [] { return false; }) && !stop.stop_requested())
+        service_.look_for_frozen_ranks();
+    });
   }
   ~GrpcStoreServer() override {
+    watch_ = {};
     service_.close();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   }
@@ -223,6 +269,7 @@ class GrpcStoreServer final : public StoreServer {
   Service service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
+  std::jthread watch_;
 };
 
 }  // namespace

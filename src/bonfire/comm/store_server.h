@@ -6,11 +6,16 @@
 //
 // Keys of ranks belong to a generation, the number of restarts so far. A rank of an earlier one that is still about is
 // refused with a CommError that says so. Keys of launchers, which have no generation, stay until the server goes.
+// It also hears the ranks' heartbeats and notices who is frozen (comm/vigil.h).
 // Nothing is encrypted: the token keeps strangers from joining, not from listening.
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+
+#include "bonfire/comm/store.h"
 
 namespace bonfire::comm {
 
@@ -18,6 +23,10 @@ struct StoreServerOptions {
   std::string address = "127.0.0.1";  // the one address to listen on: a name or literal of this host
   int port = 0;                       // 0: one that is free
   std::string token = {};             // what callers must know; empty: everyone may call
+  // A rank whose heartbeat is silent for so long is frozen; 0: none ever is. Then this is called, from a thread of the
+  // server's, once for each rank of a generation.
+  std::chrono::milliseconds silence{8'000};
+  std::function<void(const LifeSign& rank, int64_t generation)> on_frozen = {};
 };
 
 class StoreServer {

@@ -31,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kDefaultPort = 29500;
 constexpr int kAbort = SIGUSR1;  // ends a program that does not know it; SIGTERM and SIGINT ask to save first
 constexpr std::chrono::milliseconds kBlameDelay{1000};  // who has failed by itself may end after its victims
+constexpr std::chrono::milliseconds kWordsDelay{2000};  // in which ranks learn whom they have lost, and say so
 
 void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
 
@@ -81,6 +82,8 @@ void check(const LaunchOptions& o) {
     refuse(fmt::format("--master_port is {}, expected 1 to 65535", o.master_port));
   if (o.rendezvous_timeout.count() < 0) refuse("--rendezvous_timeout cannot be below 0");
   if (o.node_timeout.count() < 1000) refuse("--node_timeout is less than 1 s");
+  if (o.rank_timeout.count() != 0 && o.rank_timeout.count() < 3000)
+    refuse("--rank_timeout is less than 3 s, in which a busy host may not let a rank speak; 0 switches it off");
   if (o.max_restarts < 0) refuse(fmt::format("--max_restarts is {}, expected at least 0", o.max_restarts));
 }
 
@@ -104,7 +107,8 @@ class Launcher {
                          .program = program_,
                          .max_restarts = options.max_restarts,
                          .timeout = options.rendezvous_timeout,
-                         .silence = options.node_timeout});
+                         .silence = options.node_timeout,
+                         .rank_silence = options.rank_timeout});
   }
 
   int run() {
@@ -187,14 +191,39 @@ class Launcher {
 
   void blame() {
     blame_at_.reset();
-    failure_code_ = culprit()->exit_code();
     state_ = State::waiting;
+    if (frozen_ && (failures_.empty() || fault(*culprit()) < 2)) return blame_frozen();
+    failure_code_ = culprit()->exit_code();
     nodes_->rank_failed(culprit()->obituary());
+  }
+
+  void blame_frozen() {
+    failure_code_ = 128 + SIGKILL;
+    RankProcess* mine = find(frozen_->rank);
+    if (mine != nullptr) mine->signal(SIGKILL);  // the only one that a stopped process hears
+    nodes_->rank_failed(mine != nullptr ? mine->story(frozen_->reason) : frozen_->name + " " + frozen_->reason);
+  }
+
+  // Its own launcher says so when the other ranks have had time to do the same; the launchers of other hosts only when
+  // it is what their ranks have ended of.
+  void note_frozen(const Event& event) {
+    if (state_ != State::running || event.generation != generation_) return;
+    RankProcess* mine = find(event.rank);
+    if (mine != nullptr && !mine->running()) return;
+    frozen_ = event;
+    if (mine != nullptr && !blame_at_) blame_at_ = Clock::now() + kWordsDelay;
+  }
+
+  RankProcess* find(int number) const {
+    for (const auto& rank : ranks_)
+      if (rank->rank() == number) return rank.get();
+    return nullptr;
   }
 
   void take(const Event& event) {
     switch (event.kind) {
       case Event::Kind::start: return start(event);
+      case Event::Kind::frozen: return note_frozen(event);
       case Event::Kind::failed:
         if (stop_signal_ == 0) say(event.reason);
         return end_ranks(kAbort, options_.end_grace);
@@ -216,6 +245,8 @@ class Launcher {
       return nodes_->ranks_gone();
     }
     if (event.generation > 0) say(fmt::format("restart {} of {}", event.generation, options_.max_restarts));
+    generation_ = event.generation;
+    frozen_.reset();
     failures_.clear();
     ranks_.clear();
     failure_code_ = 1;
@@ -308,6 +339,8 @@ class Launcher {
   State state_ = State::waiting;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<const RankProcess*> failures_;  // of ranks_
+  int64_t generation_ = 0;
+  std::optional<Event> frozen_;  // the last of that kind
   std::optional<Clock::time_point> kill_at_, blame_at_;
   int stop_signal_ = 0;
   int failure_code_ = 1;

@@ -23,6 +23,7 @@ struct LaunchOptions {
   std::filesystem::path log_folder = {};  // empty: no logs
   std::chrono::milliseconds rendezvous_timeout{300'000};
   std::chrono::milliseconds node_timeout{8'000};  // a host that is silent for so long is lost
+  std::chrono::milliseconds rank_timeout{8'000};  // a rank without a heartbeat for so long is frozen; 0: never
   std::chrono::milliseconds stop_grace{30'000};   // after Ctrl-C
   std::chrono::milliseconds end_grace{3'000};     // after a failure
 };

@@ -7,8 +7,10 @@
 
 #include <cstdio>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -63,19 +65,39 @@ class EventQueue {
   std::deque<Event> events_;
 };
 
-std::unique_ptr<comm::StoreServer> serve(const NodeOptions& options) {
+Event frozen_event(const comm::LifeSign& rank, int64_t generation, milliseconds silence) {
+  return {.kind = Event::Kind::frozen,
+          .generation = generation,
+          .rank = rank.rank,
+          .name = rank.name,
+          .reason = fmt::format("is frozen: it has given no sign of life for {} s, and was last seen in {}",
+                                static_cast<double>(silence.count()) / 1000, rank.doing)};
+}
+
+using OnFrozen = std::function<void(const comm::LifeSign&, int64_t generation)>;
+
+std::unique_ptr<comm::StoreServer> serve(const NodeOptions& options, const OnFrozen& on_frozen = {}) {
   if (options.node != 0) return nullptr;
   std::string address = comm::resolve(options.address);
   if (options.nodes > 1 && comm::is_loopback(address))
     std::fprintf(stderr,
                  "bonfire launch: --master_addr %s is %s here, which only this host can reach; its addresses are %s\n",
                  options.address.c_str(), address.c_str(), comm::list_of(comm::interfaces()).c_str());
-  return comm::serve_store({.address = address, .port = options.port, .token = options.token});
+  return comm::serve_store({.address = address,
+                            .port = options.port,
+                            .token = options.token,
+                            .silence = options.rank_silence,
+                            .on_frozen = on_frozen});
 }
 
 class SingleHost final : public Nodes {
  public:
-  explicit SingleHost(const NodeOptions& options) : options_(options), server_(serve(options)) { start(); }
+  explicit SingleHost(const NodeOptions& options)
+      : options_(options), server_(serve(options, [this](const comm::LifeSign& rank, int64_t generation) {
+          events_.put(frozen_event(rank, generation, options_.rank_silence));
+        })) {
+    start();
+  }
   int port() const override { return server_->port(); }
   int descriptor() const override { return events_.descriptor(); }
   std::optional<Event> event() override { return events_.take(); }
@@ -96,8 +118,8 @@ class SingleHost final : public Nodes {
   }
 
   NodeOptions options_;
-  std::unique_ptr<comm::StoreServer> server_;
   EventQueue events_;
+  std::unique_ptr<comm::StoreServer> server_;  // its threads put events
   int64_t generation_ = 0;
   bool stopped_ = false;
 };
@@ -210,6 +232,7 @@ class Node {
     for (;;) {
       pass_on(generation);
       store_->add(fmt::format("beat/{}", options_.node), 1);
+      tell_of_frozen_ranks(generation);
       try {
         return store_->get(key, kSlice);
       } catch (const TimeoutError&) {
@@ -226,6 +249,13 @@ class Node {
     if (!news.verdict.is_null()) give_verdict(*store_, generation, news.verdict);
     if (news.done) store_->set(fmt::format("{}/done/{}", generation, options_.node), "");
     if (news.gone) store_->set(fmt::format("{}/gone/{}", generation, options_.node), "");
+  }
+
+  void tell_of_frozen_ranks(int64_t generation) {
+    if (generation != told_generation_) told_.clear();
+    told_generation_ = generation;
+    for (const comm::LifeSign& rank : store_->frozen_ranks())
+      if (told_.insert(rank.rank).second) talk_->events.put(frozen_event(rank, generation, options_.rank_silence));
   }
 
   // Node 0, which takes the store with it, leaves behind all that still live.
@@ -245,6 +275,8 @@ class Node {
   std::shared_ptr<Talk> talk_;
   const NodeOptions& options_;
   std::shared_ptr<comm::Store> store_;
+  int64_t told_generation_ = 0;
+  std::set<int> told_;  // frozen ranks that the loop knows of
 };
 
 // Node 0's further part: makes the plan, notices the end of a generation, and decides what comes next.

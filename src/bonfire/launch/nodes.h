@@ -11,6 +11,8 @@
 //   G/next         start generation G + 1, or end                            (chief)
 //   beat/N         counts up while N's launcher lives; the chief calls a silent one lost
 //
+// Each also asks the store which ranks are frozen.
+//
 // All of it happens in threads of Nodes; the launcher's loop reads events and never waits for the network. A job of one
 // host has no such threads: there the events follow from each other at once.
 
@@ -30,13 +32,15 @@ struct NodeOptions {
   std::string token = {};
   std::string program = {};  // a file; hosts with the same processor must have the same
   int64_t max_restarts = 0;
-  std::chrono::milliseconds timeout{300'000};  // for all nodes to come
-  std::chrono::milliseconds silence{8'000};    // after which a node that says nothing is lost
+  std::chrono::milliseconds timeout{300'000};     // for all nodes to come
+  std::chrono::milliseconds silence{8'000};       // after which a node that says nothing is lost
+  std::chrono::milliseconds rank_silence{8'000};  // and a rank is frozen; 0: never
 };
 
 struct Event {
   enum class Kind {
     start,     // the ranks of `generation`
+    frozen,    // `rank` of any node, which is called `name`, gives no sign of life: `reason`
     failed,    // a rank failed here or elsewhere: end those here, then call ranks_gone()
     stopped,   // the user asked another node to stop: ask the ranks here, then call ranks_gone()
     finished,  // every rank of every node ended well
@@ -45,6 +49,8 @@ struct Event {
   Kind kind = Kind::start;
   int64_t generation = 0;
   int first_rank = 0, world = 1;  // at start
+  int rank = 0;                   // that is frozen
+  std::string name = {};
   std::string reason = {};
 };
 

@@ -144,6 +144,10 @@ std::string RankProcess::obituary() const {
   std::string how = WIFSIGNALED(status_)
                         ? fmt::format("was killed by signal {} ({})", WTERMSIG(status_), ::strsignal(WTERMSIG(status_)))
                         : fmt::format("ended with exit status {}", WEXITSTATUS(status_));
+  return story(how);
+}
+
+std::string RankProcess::story(const std::string& how) const {
   std::string text = fmt::format("rank {} (process {} on {}) {}", rank_, process_, comm::host_name(), how);
   text += last_lines_.empty() ? "; it had printed nothing" : "; its last lines:";
   for (const std::string& line : last_lines_) text += "\n    " + line;

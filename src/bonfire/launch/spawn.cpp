@@ -56,6 +56,8 @@ void run_alone(const std::function<void()>& body, const Options& options) {
     run_alone(body, options);
   } catch (const CommError& error) {
     fail(error, launch::kLostPeer);
+  } catch (const TimeoutError& error) {
+    fail(error, launch::kLostPeer);
   } catch (const std::exception& error) {
     fail(error, 1);
   }

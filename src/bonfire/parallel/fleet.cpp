@@ -1,5 +1,7 @@
 #include "bonfire/parallel/fleet.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -15,6 +17,7 @@
 #include "bonfire/comm/agreement.h"
 #include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/gloo/gloo_group.h"
+#include "bonfire/comm/heartbeat.h"
 #include "bonfire/comm/hierarchical_group.h"
 #include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/rendezvous.h"
@@ -45,6 +48,7 @@ struct Job {
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
+  std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
 
   Job() = default;
   Job(const Job&) = delete;
@@ -145,6 +149,7 @@ void watch_steps(const Job& self) {
     for (const auto& group : steps) group->abort(why);
   };
   set_step_failure(std::make_shared<const StepFailure>(end));
+  if (self.heartbeat) self.heartbeat->on_loss(end);
 }
 
 // All parameters become their mean over the ranks. In the order of their names, which is the same everywhere.
@@ -278,11 +283,18 @@ void init(int argc, char** argv, const Options& options) {
   if (joined_before.exchange(true))
     throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // into a pipe: a rank that is killed has said what it has printed
+  auto heartbeat = std::make_unique<comm::Heartbeat>(
+      rendezvous.store,
+      comm::LifeSign{.rank = self.rank,
+                     .name = fmt::format("rank {} ({}, process {})", self.rank, comm::host_name(), ::getpid())});
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
   runtime::share_tuning(*group);
   join(std::move(group));
+  heartbeat->show(job()->group->progress());
   job()->rendezvous = std::move(rendezvous);
   job()->timeout = timeout_of(options);
+  job()->heartbeat = std::move(heartbeat);
+  if (job()->channel >= 0) watch_steps(*job());
 }
 
 void init(const Options& options) { init(0, nullptr, options); }

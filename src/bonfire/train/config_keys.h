@@ -125,6 +125,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             some);
   visit.key("backend", c.backend, "how ranks talk; auto: by shared memory on one host, by gloo across hosts",
             {.choices = {"auto", "shm", "gloo", "mpi", "nccl"}});
+  visit.key("collective_timeout", c.collective_timeout,
+            "seconds that ranks wait for one that lives but does not come, before all of them give up", positive);
 
   auto& s = c.strategy;
   visit.section("Strategy");

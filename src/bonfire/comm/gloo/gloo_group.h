@@ -3,8 +3,8 @@
 //
 //   auto group = comm::gloo_group({.rank = 0, .size = 8, .store = store, .name = "world"}, {.interface = "eth0"});
 //
-// A peer whose process ends is noticed at once. A host that falls silent (a cut link, a stopped process) is noticed by
-// the timeout. Needs Debian's libgloo-dev where Bonfire is built.
+// A peer whose process ends is noticed at once. A host that falls silent is noticed by the timeout, or by whoever
+// listens to its heartbeat (comm/heartbeat.h). Needs Debian's libgloo-dev where Bonfire is built.
 
 #include <memory>
 #include <string>

@@ -1,0 +1,47 @@
+#pragma once
+// Vigil: who of the ranks still gives signs of life. The server of the store keeps it (comm/store_server.h).
+//
+// A rank's heartbeat is a thread's (comm/heartbeat.h): it beats while the rank computes for an hour or waits for a
+// peer, and stops with the process. So silence is a process that is frozen: stopped by a signal, held by a debugger or
+// its container, on a host that swaps itself to death. Ranks that end say farewell, or are missed by other means first.
+//
+// Time in which the one who looks was frozen himself does not count against anybody.
+
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "bonfire/comm/store.h"
+
+namespace bonfire::comm {
+
+class Vigil {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Vigil(std::chrono::milliseconds silence) : silence_(silence) {}  // 0: nobody is ever taken for frozen
+
+  void hear(const LifeSign& sign, Clock::time_point now);
+  void forget(int rank) { ranks_.erase(rank); }
+  void clear() { ranks_.clear(); }
+
+  // To be called every kLook: those who have frozen since the last look. They stay so, whatever they say later: their
+  // peers have given them up.
+  static constexpr std::chrono::milliseconds kLook{500};
+  std::vector<LifeSign> look(Clock::time_point now);
+
+  std::vector<LifeSign> frozen() const;
+  std::vector<LifeSign> all() const;  // the last sign of each rank, in their order
+
+ private:
+  struct Rank {
+    LifeSign sign;
+    Clock::time_point heard;
+    bool frozen = false;
+  };
+
+  std::chrono::milliseconds silence_;
+  Clock::time_point looked_{};
+  std::map<int, Rank> ranks_;
+};
+
+}  // namespace bonfire::comm
