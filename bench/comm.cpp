@@ -1,6 +1,7 @@
-// All-reduce between processes of this host: ours beside Gloo's ring, OpenMPI's and PyTorch's, in turn, medians.
+// All-reduce between processes of this host: ours beside Gloo's ring, OpenMPI's and PyTorch's, in turn, medians; then
+// what communication costs whole training steps (training_ranks.h).
 //
-//   bench_comm [--peer-python PYTHON] [--json FILE] [--rounds N]
+//   bench_comm [--peer-python PYTHON] [--json FILE] [--rounds N] [--only all-reduce|steps]
 //
 // Each contestant has processes of its own, which sleep while another has its turn. "shm" reduces gradients that lie in
 // the group's buffer, "shm copied" such as lie elsewhere; "gloo" is our ring over Gloo's connections. Values are f32.
@@ -26,6 +27,7 @@
 #include "bonfire/comm/store_server.h"
 #include "flags.h"
 #include "measure.h"
+#include "training_ranks.h"
 #ifdef BONFIRE_BENCH_GLOO
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
@@ -187,7 +189,7 @@ constexpr Case kCases[] = {{"44.7 MB, 2 ranks", 2, kMostBytes, 6},
                            {"64 KiB, 4 ranks", 4, 64 << 10, 100}};
 
 struct Settings {
-  std::string self, peer, json;
+  std::string self, peer, json, only;
   int rounds = 5;
 };
 
@@ -282,13 +284,16 @@ int run_all(const Settings& settings) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   nlohmann::json rows = nlohmann::json::array();
-  std::printf("%-18s", "all-reduce, us");
-  for (const std::string& name : contestants(settings)) std::printf(" %11s", name.c_str());
-  std::printf("   x Gloo x OpenMPI x PyTorch\n");
-  for (int ranks : {2, 4}) {
-    auto server = comm::serve_store({});
-    measure(settings, ranks, std::to_string(server->port()), rows);
+  if (settings.only != "steps") {
+    std::printf("%-18s", "all-reduce, us");
+    for (const std::string& name : contestants(settings)) std::printf(" %11s", name.c_str());
+    std::printf("   x Gloo x OpenMPI x PyTorch\n");
+    for (int ranks : {2, 4}) {
+      auto server = comm::serve_store({});
+      measure(settings, ranks, std::to_string(server->port()), rows);
+    }
   }
+  if (settings.only != "all-reduce") bench::measure_training({settings.self, settings.peer, settings.rounds}, rows);
   if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
   return 0;
 }
@@ -297,13 +302,18 @@ int run_all(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  settings.self = argv[0];
+  settings.self = std::filesystem::canonical("/proc/self/exe").string();
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (arguments.size() == 5 && arguments[0] == "--rank")
       return be_rank({arguments[1], std::stoi(arguments[2]), std::stoi(arguments[3]), arguments[4]});
+    if (arguments.size() == 2 && arguments[0] == "--train") return bench::be_training_rank(arguments[1]);
+    if (arguments.size() == 1 && arguments[0] == "--first-step") return bench::do_first_step();
     bench::read_flags("bench_comm", arguments,
-                      {{"--peer-python", &settings.peer}, {"--json", &settings.json}, {"--rounds", &settings.rounds}});
+                      {{"--peer-python", &settings.peer},
+                       {"--json", &settings.json},
+                       {"--rounds", &settings.rounds},
+                       {"--only", &settings.only}});
     return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
