@@ -1,71 +1,15 @@
 // nccl_comm_num: gradients go through several communicators in turn.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <set>
-#include <thread>
 
 #include "bonfire/bonfire.h"
-#include "bonfire/comm/local/local_group.h"
-#include "bonfire/parallel/fleet.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
+#include "tests/parallel/two_ranks.h"
 
 namespace bonfire {
 namespace {
-
-// A group that counts all-reduces, those of its splits too.
-class Counting final : public comm::Group {
- public:
-  Counting(std::shared_ptr<comm::Group> group, std::atomic<int>& reductions)
-      : group_(std::move(group)), reductions_(reductions) {}
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  void all_reduce(comm::Values values, comm::Reduce reduce) override {
-    ++reductions_;
-    group_->all_reduce(values, reduce);
-  }
-  void broadcast(comm::Values values, int root) override { group_->broadcast(values, root); }
-  void all_gather(comm::ConstValues mine, comm::Values all) override { group_->all_gather(mine, all); }
-  void reduce_scatter(comm::ConstValues all, comm::Values mine, comm::Reduce reduce) override {
-    group_->reduce_scatter(all, mine, reduce);
-  }
-  void all_to_all(comm::ConstValues to, comm::Values from) override { group_->all_to_all(to, from); }
-  void send(comm::ConstValues values, int to) override { group_->send(values, to); }
-  void receive(comm::Values values, int from) override { group_->receive(values, from); }
-  void barrier() override { group_->barrier(); }
-  comm::Buffer buffer(size_t bytes) override { return group_->buffer(bytes); }
-  std::shared_ptr<comm::Group> split(int colour) override {
-    return std::make_shared<Counting>(group_->split(colour), reductions_);
-  }
-  void abort(const std::string& reason) override { group_->abort(reason); }
-
- private:
-  std::shared_ptr<comm::Group> group_;
-  std::atomic<int>& reductions_;
-};
-
-// Runs the body on two ranks, each a thread with a device of its own; how many all-reduces they made, and the first
-// error of each.
-struct Outcome {
-  std::atomic<int> reductions{0};
-  std::string errors[2];
-};
-void on_two_ranks(Outcome& outcome, const std::function<void(Device)>& body) {
-  auto groups = comm::local_groups(2, {.timeout = std::chrono::seconds(60)});
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < 2; ++r)
-    threads.emplace_back([&, r] {
-      try {
-        fleet::join(std::make_shared<Counting>(groups[r], outcome.reductions));
-        body({DeviceType::cpu, static_cast<int16_t>(r)});
-        fleet::leave();
-      } catch (const Error& error) {
-        outcome.errors[r] = error.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-}
 
 nn::Linear layer(Device device) {
   nn::Linear plain({.in = 4, .out = 3});
@@ -75,8 +19,8 @@ nn::Linear layer(Device device) {
 
 TEST(DataParallel, CommunicatorsAreShownInThePlan) {
   runtime::clear_plan_cache();
-  Outcome outcome;
-  on_two_ranks(outcome, [](Device device) {
+  testing::Outcome outcome;
+  testing::on_two_ranks(outcome, [](Device device) {
     nn::Linear model = layer(device);
     auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}),
                                                   {.nccl_comm_num = 2, .fuse_all_reduce_ops = false});
@@ -99,9 +43,9 @@ TEST(DataParallel, CommunicatorsAreShownInThePlan) {
 
 TEST(DataParallel, CommunicatorsAreTracksOfTheirOwnInATrace) {
   runtime::clear_plan_cache();
-  Outcome outcome;
+  testing::Outcome outcome;
   std::set<int> seen[2];
-  on_two_ranks(outcome, [&](Device device) {
+  testing::on_two_ranks(outcome, [&](Device device) {
     nn::Linear model = layer(device);
     auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}),
                                                   {.nccl_comm_num = 2, .fuse_all_reduce_ops = false});
@@ -122,8 +66,8 @@ TEST(DataParallel, CommunicatorsAreTracksOfTheirOwnInATrace) {
 }
 
 TEST(DataParallel, AnotherNumberOfCommunicatorsOnOneRankIsNamed) {
-  Outcome outcome;
-  on_two_ranks(outcome, [](Device device) {
+  testing::Outcome outcome;
+  testing::on_two_ranks(outcome, [](Device device) {
     nn::Linear model = layer(device);
     fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}), {.nccl_comm_num = 2 + fleet::rank()});
   });
@@ -133,9 +77,9 @@ TEST(DataParallel, AnotherNumberOfCommunicatorsOnOneRankIsNamed) {
 
 // Each optimizer's gradients lie side by side in memory of their own: one all-reduce for each.
 TEST(DataParallel, SeveralOptimizersShareCommunicatorsAndStayMerged) {
-  Outcome outcome;
+  testing::Outcome outcome;
   constexpr int kSteps = 3;
-  on_two_ranks(outcome, [](Device device) {
+  testing::on_two_ranks(outcome, [](Device device) {
     nn::Linear a = layer(device), b = layer(device);
     std::vector<optim::SGD> optimizers;
     for (const nn::Linear& model : {a, b})
@@ -157,8 +101,8 @@ TEST(DataParallel, SeveralOptimizersShareCommunicatorsAndStayMerged) {
 
 // A step that was compiled before goes on when another optimizer comes.
 TEST(DataParallel, AnotherOptimizerBreaksNoStepThatWasCompiled) {
-  Outcome outcome;
-  on_two_ranks(outcome, [](Device device) {
+  testing::Outcome outcome;
+  testing::on_two_ranks(outcome, [](Device device) {
     nn::Linear a = layer(device);
     auto first = fleet::distributed_optimizer(optim::SGD(a.parameters(), {.lr = 0.1}), {.nccl_comm_num = 2});
     auto step = compile([&](const Tensor& x) {

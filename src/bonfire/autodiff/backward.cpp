@@ -43,10 +43,15 @@ class Walk {
     auto key = [](const Node* node) { return node->is_leaf() || !node->recorded ? 0 : node->sequence; };
     std::sort(stack_.begin(), stack_.end(), [&](const Node* a, const Node* b) { return key(a) > key(b); });
     gradients_.resize(stack_.size());
+    last_user_.resize(stack_.size(), kNobody);
     for (size_t i = 0; i < stack_.size(); ++i) {
       stack_[i]->walk_slot = static_cast<uint32_t>(i);
       gradients_[i].resize(stack_[i]->outputs.size());
     }
+    for (size_t i = 0; i < stack_.size(); ++i)
+      if (stack_[i]->recorded)
+        for (const Value& input : stack_[i]->inputs)
+          if (input.node->walk == walk_) last_user_[input.node->walk_slot] = i;
   }
 
   void add(const Value& value, const Tensor& gradient) {
@@ -59,31 +64,24 @@ class Walk {
     return value.node->walk == walk_ ? gradients_[value.node->walk_slot][value.index] : none;
   }
 
-  // Calls on_leaf(node, gradient) for what has no history.
+  // Calls on_leaf(node, gradient) for what has no history, as soon as its gradient is complete.
   template <class OnLeaf>
   void run(OnLeaf&& on_leaf) {
+    auto finish = [&](Node& leaf, size_t user) {
+      size_t& last_user = last_user_[leaf.walk_slot];
+      const Tensor& gradient = gradients_[leaf.walk_slot][0];
+      if (last_user == user && gradient.defined()) on_leaf(leaf, gradient);
+      if (last_user == user) last_user = kDone;  // a node may read a leaf twice
+    };
     for (size_t i = 0; i < stack_.size(); ++i) {
       Node& node = *stack_[i];
-      base::InlineVector<Tensor, 1>& gradients = gradients_[i];
-      bool any = std::any_of(gradients.begin(), gradients.end(), [](const Tensor& one) { return one.defined(); });
-      if (!any) continue;
       if (!node.recorded) {
-        on_leaf(node, gradients[0]);
+        finish(node, kNobody);
         continue;
       }
-      if (node.consumed)
-        throw_error<GraphError>(
-            "[backward] the history through [{}]{} was already used by an earlier backward(); pass retain_graph to "
-            "that one",
-            node.op->name, where_text(node));
-      Tensors inputs = apply_rule(node, {gradients.data(), gradients.size()});
-      for (size_t k = 0; k < inputs.size(); ++k) {
-        const Value& input = node.inputs[k];
-        if (!inputs[k].defined() || !input.node->outputs[input.index].requires_grad) continue;
-        BONFIRE_CHECK(inputs[k].spec() == input.spec(), "the gradient rule of {} gave {} for input {} of {}",
-                      node.op->name, to_string(inputs[k].spec()), k, to_string(input.spec()));
-        add(input, inputs[k]);
-      }
+      pass_through(node);
+      for (const Value& input : node.inputs)
+        if (input.node->walk == walk_ && !input.node->recorded) finish(*input.node, i);
     }
   }
 
@@ -96,6 +94,27 @@ class Walk {
   }
 
  private:
+  static constexpr size_t kNobody = SIZE_MAX, kDone = SIZE_MAX - 1;
+
+  // Gives the node's inputs their gradients.
+  void pass_through(Node& node) {
+    base::InlineVector<Tensor, 1>& gradients = gradients_[node.walk_slot];
+    if (std::none_of(gradients.begin(), gradients.end(), [](const Tensor& one) { return one.defined(); })) return;
+    if (node.consumed)
+      throw_error<GraphError>(
+          "[backward] the history through [{}]{} was already used by an earlier backward(); pass retain_graph to "
+          "that one",
+          node.op->name, where_text(node));
+    Tensors inputs = apply_rule(node, {gradients.data(), gradients.size()});
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const Value& input = node.inputs[k];
+      if (!inputs[k].defined() || !input.node->outputs[input.index].requires_grad) continue;
+      BONFIRE_CHECK(inputs[k].spec() == input.spec(), "the gradient rule of {} gave {} for input {} of {}",
+                    node.op->name, to_string(inputs[k].spec()), k, to_string(input.spec()));
+      add(input, inputs[k]);
+    }
+  }
+
   void visit(Node* node) {
     if (node->walk == walk_) return;
     node->walk = walk_;
@@ -107,6 +126,7 @@ class Walk {
   std::vector<Node*> stack_;
   std::vector<NodePtr> held_;  // consume() may drop the last reference to a node further down
   std::vector<base::InlineVector<Tensor, 1>> gradients_;
+  std::vector<size_t> last_user_;  // of each node: the last one in the stack that its gradient comes from
 };
 
 // Restores recording when it goes.

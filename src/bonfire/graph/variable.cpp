@@ -7,10 +7,9 @@ namespace bonfire {
 
 namespace {
 
-// Host-side changes wait until nothing pending or running uses the variable: nothing of this thread, and not the launch
-// that last wrote it, which may be another thread's.
-void settle(VariableState& state) {
-  commit();
+// Until nothing that runs uses the variable: nothing of this thread, and not the launch that last wrote it, which may
+// be another thread's.
+void wait_for_launches(VariableState& state) {
   engine().synchronize();
   if (state.ready == nullptr || !state.failure.empty()) return;
   try {
@@ -18,6 +17,12 @@ void settle(VariableState& state) {
   } catch (const std::exception& error) {
     state.failure = error.what();
   }
+}
+
+// Host-side changes wait for what is pending too.
+void settle(VariableState& state) {
+  commit();
+  wait_for_launches(state);
 }
 
 void ensure_buffer(VariableState& state) {
@@ -129,8 +134,7 @@ void Variable::keep_version_for_holders() const {
 
 void Variable::rebase(Buffer buffer) const {
   BONFIRE_CHECK(buffer.storage->device() == device() && buffer.offset + spec().bytes() <= buffer.storage->bytes());
-  settle(*state_);
-  keep_for_holders(*state_);
+  wait_for_launches(*state_);  // what is pending finds the memory when it is launched
   DeviceMemory& memory = memory_of(device());
   if (state_->buffer) {
     std::vector<std::byte> bytes(spec().bytes());  // layout and all

@@ -45,6 +45,7 @@ struct Job {
   std::map<const VariableState*, DistributedParameter> parameters;
   std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
   std::vector<ModelGradients> models;
+  std::vector<std::vector<Variable>> optimizers;    // the parameters of each
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
@@ -122,6 +123,56 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
                                           .timeout = self.timeout}));
 }
 
+// Puts the gradients of an optimizer into memory where they are reduced without being copied, in the order in which
+// they are. A collective call.
+void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters) {
+  std::set<const VariableState*> left;
+  for (const Variable& parameter : parameters) left.insert(&parameter.state());
+  std::vector<Variable> gradients;
+  for (const ModelGradients& model : self.models) {
+    const std::vector<Variable> in_order = model.in_order();
+    for (size_t i = 0; i < in_order.size(); ++i) {
+      if (left.erase(&in_order[i].state()) == 0) continue;
+      if (i == 0) gradients.push_back(model.uses());  // reduced with the first of them
+      gradients.push_back(in_order[i].grad_variable());
+    }
+  }
+  for (size_t i = parameters.size(); i-- > 0;)  // of no model yet
+    if (left.contains(&parameters[i].state())) gradients.push_back(parameters[i].grad_variable());
+  const size_t bytes = contiguous_bytes(gradients);
+  comm::Buffer memory = self.reducing->buffer(bytes);
+  make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
+  for (const Variable& gradient : gradients) {  // as the all-reduce has it: the same on all ranks
+    BONFIRE_CHECK(gradient.state().layout.row_major(), "gradient {} is in use already", gradient.name());
+    gradient.state().layout_fixed = true;
+  }
+  comm::Channel channel = comm::channel_at(self.channel);
+  comm::change_channel(self.channel, {});  // so that what nobody needs has one owner
+  std::erase_if(channel.memories, [](const comm::Channel::Memory& old) { return old.buffer.use_count() == 1; });
+  channel.memories.push_back({std::move(memory), bytes});
+  comm::change_channel(self.channel, std::move(channel));
+}
+
+// Those of all optimizers that have one of these parameters.
+void lay_out_gradients_of(const Job& self, const std::vector<Variable>& some) {
+  for (const std::vector<Variable>& parameters : self.optimizers)
+    if (std::find_first_of(parameters.begin(), parameters.end(), some.begin(), some.end()) != parameters.end())
+      lay_out_gradients(self, parameters);
+}
+
+// The order of rank 0's first backward pass becomes everyone's. Nothing else may use the channel meanwhile.
+void settle_order(Job& self, size_t number, std::span<const Variable> written) {
+  ModelGradients& model = self.models[number];
+  engine().synchronize();
+  comm::Group& group = comm::channel_at(self.channel).group();
+  comm::agree(group, {{{0, fmt::format("order of the gradients of model {}", number + 1)}}});
+  std::vector<int64_t> order = model.order_of(written);
+  group.broadcast({order.data(), order.size(), DType::i64}, 0);
+  const std::vector<Variable> before = model.in_order();
+  model.set_order(std::move(order));
+  if (model.in_order() != before) lay_out_gradients_of(self, before);
+}
+
 // What a backward pass calls: see ModelGradients.
 void reduce_gradients(std::span<const Variable> written) {
   Job& self = *job();
@@ -129,8 +180,11 @@ void reduce_gradients(std::span<const Variable> written) {
   std::set<const VariableState*> states;
   for (const Variable& parameter : written) states.insert(&parameter.state());
   bool later = without_reduction() > 0 || (self.local && self.local->local());
-  for (ModelGradients& model : self.models)
-    if (model.note(states) && !later) model.reduce(self.channel);
+  for (size_t i = 0; i < self.models.size(); ++i) {
+    if (!self.models[i].note(states) || later) continue;
+    if (!self.models[i].has_order()) settle_order(self, i, written);
+    self.models[i].reduce(self.channel);
+  }
 }
 
 // The optimizer's condition: undefined where this rank has used the parameter.
@@ -250,18 +304,15 @@ void require_same_number(comm::Group& group, const char* option, int64_t number)
                              all[0], all[r], r);
 }
 
-// The gradients of one more optimizer go through the job's channel, whose nodes and plans stay good: communicators are
-// only added, unless ranks are now reduced by hosts.
-void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, comm::Channel::Memory memory,
-                   int64_t communicators) {
-  synchronize();
+// Communicators are only added, unless ranks are now reduced by hosts: the nodes and plans of earlier optimizers stay
+// good.
+void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators) {
+  engine().synchronize();
   comm::Channel channel = comm::channel_at(self.channel);
   if (reducing != self.reducing) channel.communicators.clear();
   self.reducing = reducing;
   while (static_cast<int64_t>(channel.communicators.size()) < communicators)
     channel.communicators.push_back(reducing->split(0));
-  std::erase_if(channel.memories, [](const auto& old) { return old.buffer.use_count() == 1; });  // of no gradients
-  channel.memories.push_back(std::move(memory));
   comm::change_channel(self.channel, std::move(channel));
 }
 
@@ -376,8 +427,9 @@ void distribute_model(const nn::Module& model) {
     names.push_back(add_name(parameter.name()));
     self.parameters.emplace(&parameter.state(), DistributedParameter{parameter, names.back()});
   }
-  if (!parameters.empty())
-    self.models.emplace_back(std::move(parameters), std::move(names), add_name("uses of parameters"));
+  if (parameters.empty()) return;
+  self.models.emplace_back(parameters, std::move(names), add_name("uses of parameters"));
+  lay_out_gradients_of(self, parameters);
 }
 
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy) {
@@ -404,19 +456,13 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
   require_same(*self.group, "optimizer", list);
   require_same_number(*self.group, "nccl_comm_num", strategy.nccl_comm_num);
-  std::vector<Variable> gradients;  // last parameter first, as the optimizer has laid them out: that is how they appear
-  for (const Variable& parameter : optimizer.parameters()) gradients.push_back(parameter.grad_variable());
-  for (const ModelGradients& model : self.models) gradients.push_back(model.uses());  // reduced with the first of them
-  std::reverse(gradients.begin(), gradients.end());
-  size_t bytes = contiguous_bytes(gradients);
-  std::shared_ptr<comm::Group> reducing = strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group;
-  comm::Buffer memory = reducing->buffer(bytes);
-  make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
-  for (const Variable& gradient : gradients) {  // as the all-reduce has it: the same on all ranks
-    BONFIRE_CHECK(gradient.state().layout.row_major(), "gradient {} is in use already", gradient.name());
-    gradient.state().layout_fixed = true;
-  }
-  widen_channel(self, reducing, {memory, bytes}, strategy.nccl_comm_num);
+  widen_channel(self, strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group, strategy.nccl_comm_num);
+  const std::vector<Variable>& parameters = optimizer.parameters();
+  std::erase_if(self.optimizers, [&](const std::vector<Variable>& old) {  // of an optimizer that this one replaces
+    return std::find_first_of(old.begin(), old.end(), parameters.begin(), parameters.end()) != old.end();
+  });
+  self.optimizers.push_back(parameters);
+  lay_out_gradients(self, parameters);
   options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
   watch_steps(self);
 }

@@ -1,5 +1,6 @@
 #include "bonfire/parallel/gradients.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "bonfire/comm/all_reduce.h"
@@ -25,6 +26,41 @@ ModelGradients::ModelGradients(std::vector<Variable> parameters, std::vector<int
   uses_ = Variable({{count}, DType::f32, device}, "uses");
   only_others_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) places_.emplace(&parameters_[i].state(), i);
+  for (int64_t i = count; i-- > 0;) order_.push_back(i);
+}
+
+// By modules, because a layer is reduced as a whole: one whose last gradient comes earlier goes first. What this pass
+// has not used comes last.
+std::vector<int64_t> ModelGradients::order_of(std::span<const Variable> written) const {
+  const size_t never = written.size();
+  std::vector<size_t> made(parameters_.size(), never);  // [parameters]: place among those written
+  std::map<std::string_view, size_t> complete;          // module → the place of its last one
+  for (size_t i = 0; i < written.size(); ++i)
+    if (auto found = places_.find(&written[i].state()); found != places_.end()) {
+      made[found->second] = i;
+      complete[module_of(written[i])] = i;
+    }
+  auto key = [&](int64_t place) {
+    const auto i = static_cast<size_t>(place);
+    auto module = complete.find(module_of(parameters_[i]));
+    return std::pair(module == complete.end() ? never : module->second, made[i]);
+  };
+  std::vector<int64_t> order;
+  for (auto i = static_cast<int64_t>(parameters_.size()); i-- > 0;) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return key(a) < key(b); });
+  return order;
+}
+
+void ModelGradients::set_order(std::vector<int64_t> order) {
+  order_ = std::move(order);
+  has_order_ = true;
+}
+
+std::vector<Variable> ModelGradients::in_order() const {
+  std::vector<Variable> list;
+  for (int64_t i : order_)
+    if (parameters_[static_cast<size_t>(i)].requires_grad()) list.push_back(parameters_[static_cast<size_t>(i)]);
+  return list;
 }
 
 bool ModelGradients::note(const std::set<const VariableState*>& written) {
@@ -58,11 +94,12 @@ void ModelGradients::reduce(int channel) {
     used_here_ = here;
   }
   {
-    PathScope path(module_of(parameters_.back()));
+    PathScope path(module_of(parameters_[static_cast<size_t>(order_.front())]));
     Tensor mine = adds ? maximum(uses_.value(), used_here_tensor_) : used_here_tensor_;
     uses_.assign(comm::all_reduce(mine, comm::Reduce::mean, channel, uses_name_));
   }
-  for (size_t i = parameters_.size(); i-- > 0;) {
+  for (int64_t place : order_) {
+    const auto i = static_cast<size_t>(place);
     const Variable& parameter = parameters_[i];
     if (!parameter.requires_grad()) continue;
     PathScope path(module_of(parameter));

@@ -34,7 +34,7 @@ class AllOf final : public Completion {
 struct InFlight {
   std::shared_ptr<Completion> completion;
   std::vector<Variable> assigned;
-  bool waits_for_ranks;  // then only its own thread waits for it: another may be the rank it waits for
+  bool waits_for_ranks;  // it or one before it; then only its own thread waits: another may be the rank it waits for
   std::thread::id thread;
 };
 
@@ -194,8 +194,12 @@ LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> le
   }
   if (result.completion) {
     std::lock_guard lock(watch().mutex);
+    const std::thread::id self = std::this_thread::get_id();
+    const bool behind_ranks =
+        std::any_of(watch().launches.begin(), watch().launches.end(),
+                    [&](const InFlight& earlier) { return earlier.thread == self && earlier.waits_for_ranks; });
     watch().launches.push_back(
-        {result.completion, {assigned.begin(), assigned.end()}, plan->waits_for_ranks, std::this_thread::get_id()});
+        {result.completion, {assigned.begin(), assigned.end()}, plan->waits_for_ranks || behind_ranks, self});
   }
   return result;
 }
