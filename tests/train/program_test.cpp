@@ -235,6 +235,9 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
   EXPECT_NE(
       output_of({"train", "--trace", "/absent/trace.json"}, 1).find("cannot open the folder for '/absent/trace.json"),
       std::string::npos);
+  EXPECT_EQ(output_of({"train", "--nproc", "2", "place=cpu:0,cpu:1"}, 1),  // before ranks are started
+            "bonfire: [train] place names 2 devices for one process, and num_gpus asks for 2 processes; leave one of "
+            "them out\n");
   EXPECT_EQ(output_of({"trian"}, 2),
             "bonfire: there is no command 'trian'; the nearest is 'train' (see bonfire --help)\n");
   EXPECT_EQ(output_of({"eval", "--jsn", "runs/1"}, 2),

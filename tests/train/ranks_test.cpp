@@ -3,18 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <numeric>
 #include <thread>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/local/local_group.h"
-#include "bonfire/data/glyphs.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::train {
 namespace {
@@ -52,26 +51,6 @@ class Witness final : public Reporter {
   Course& course_;
   int64_t stop_at_;
 };
-
-// MNIST's files with the first glyphs: 480 to train on and 41 to test.
-void put_digits(const fs::path& folder) {
-  fs::create_directories(folder);
-  for (data::Split split : {data::Split::train, data::Split::test}) {
-    bool is_train = split == data::Split::train;
-    data::Glyphs digits({.split = split, .size = is_train ? 480 : 41});
-    std::string count = is_train ? std::string("\x01\xe0", 2) : std::string("\0\x29", 2);
-    std::string images = std::string("\0\0\x08\x03\0\0", 6) + count + std::string("\0\0\0\x1c\0\0\0\x1c", 8);
-    std::string labels = std::string("\0\0\x08\x01\0\0", 6) + count;
-    for (int64_t i = 0; i < digits.size(); ++i) {
-      data::Sample sample = digits.get(i);
-      images.append(reinterpret_cast<const char*>(sample.input.bytes.data()), sample.input.bytes.size());
-      labels += static_cast<char>(data::label_of(sample));
-    }
-    std::string name = is_train ? "train" : "t10k";
-    std::ofstream(folder / (name + "-images-idx3-ubyte"), std::ios::binary) << images;
-    std::ofstream(folder / (name + "-labels-idx1-ubyte"), std::ios::binary) << labels;
-  }
-}
 
 struct Plan {
   int ranks = 1;

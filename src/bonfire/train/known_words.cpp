@@ -139,6 +139,7 @@ constexpr Word kWords[] = {
     {"save_total_limit", "keep_last"},
     {"accelerator", "place"},
     {"device", "place"},
+    {"device_ids", "place"},
     {"gpu", "place"},
     {"use_gpu", "place"},
     {"devices", "num_gpus"},
