@@ -4,17 +4,13 @@
 //                   hierarchical2 STEPS: and with two communicators
 //   env NAME        prints NAME=value
 //   fleet BACKEND   joins the job as a rank of fleet, with a collective_timeout of the environment's SECONDS
-//   reduce TIMES    all-reduces of 1 MiB; whoever loses a peer by it leaves as a victim. leave NOW: the job
-//   print TEXT      on stdout; error TEXT on stderr; mumble TEXT on stdout, and nothing is flushed
-//   if RANK         what follows up to the next `if` is for that rank only; if all: for all
-//   sleep SECONDS
-//   spawn           starts a process of its own, in a session of its own, that sleeps; prints "processes PID PID"
-//   deaf            does not hear SIGTERM, SIGINT and SIGUSR1
-//   polite CODE     leaves with CODE on SIGTERM or SIGINT
-//   saver FILE      makes the file on SIGTERM or SIGINT and leaves
-//   once FILE       what follows is left out when the file is there already, which it is after this
-//   kill SIGNAL     itself
-//   exit CODE
+//   reduce TIMES    all-reduces of 1 MiB, each a step; whoever loses a peer by it leaves as a victim. leave NOW: the
+//   job print TEXT      on stdout; error TEXT on stderr; mumble TEXT on stdout, and nothing is flushed if RANK what
+//   follows up to the next `if` is for that rank only; if all: for all sleep SECONDS spawn           starts a process
+//   of its own, in a session of its own, that sleeps; prints "processes PID PID" deaf            does not hear SIGTERM,
+//   SIGINT and SIGUSR1 polite CODE     leaves with CODE on SIGTERM or SIGINT saver FILE      makes the file on SIGTERM
+//   or SIGINT and leaves once FILE       what follows is left out when the file is there already, which it is after
+//   this kill SIGNAL     itself exit CODE
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -84,8 +80,10 @@ void join(const std::string& backend) {
 
 void reduce(int times) {
   std::vector<float> numbers(1 << 18, 1);
-  for (int i = 0; i < times; ++i)
+  for (int i = 0; i < times; ++i) {
+    ++fleet::group().progress()->step;
     fleet::group().all_reduce({numbers.data(), numbers.size(), DType::f32}, comm::Reduce::mean);
+  }
 }
 
 // What a rank does that trains with others: one that loses them is not to blame.

@@ -1,7 +1,11 @@
 // Ranks that are frozen: stopped by a signal that they cannot hear, so that their heartbeat stops with them.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "bonfire/comm/gloo/gloo_group.h"
+#include "bonfire/comm/mpi/mpi_group.h"
+#include "bonfire/launch/launcher.h"
 #include "tests/launch/launched.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
@@ -12,6 +16,7 @@ namespace {
 using testing::count;
 using testing::expect_mentions;
 using testing::free_port;
+using testing::joined;
 using testing::Launched;
 using testing::LaunchedNode;
 using testing::ScratchFolder;
@@ -29,11 +34,28 @@ void expect_named_and_mended(Launched& job) {
   EXPECT_EQ(job.wait(), 0) << job.output();
   expect_mentions(job.output(),
                   {"bonfire launch: rank 1 (process ", "is frozen: it has given no sign of life for 8 s",
-                   "was last seen in step 0, all_reduce; it had printed nothing", "bonfire launch: restart 1 of 1"});
+                   "was last seen in step 5, all_reduce; it had printed nothing", "bonfire launch: restart 1 of 1"});
   for (const char* survivor : {"[rank 0] [all_reduce] aborted by rank ", "[rank 2] [all_reduce] aborted by rank "})
     EXPECT_EQ(count(job.output(), survivor), 1u) << job.output();
-  EXPECT_EQ(count(job.output(), "is frozen: it gives no sign of life, and was last seen in step 0, all_reduce"), 2u);
+  EXPECT_EQ(count(job.output(), "is frozen: it gives no sign of life, and was last seen in step 5, all_reduce"), 2u);
   EXPECT_EQ(count(job.output(), "all done\n"), 3u) << job.output();
+}
+
+// Without our launcher: the last rank, and the first, which holds the store.
+void expect_named_under_mpirun() {
+  const std::string program = testing::program_beside("rank_program");
+  const Words reduces{program, "fleet", "mpi", "reduce", "5", "sleep", "1.5", "reduce", "5"};
+  const Words stops{program, "fleet", "mpi", "reduce", "5", "sleep", "1.5", "kill", kStop};
+  const Words mpirun{"timeout", "-k", "1", "60", "mpirun", "--oversubscribe", "-n", "1"};
+  const testing::ChildProcess::Variables variables =
+      testing::clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  testing::ChildProcess last(joined(joined(joined(mpirun, reduces), {":", "-n", "1"}), stops), variables);
+  testing::ChildProcess first(joined(joined(joined(mpirun, stops), {":", "-n", "1"}), reduces), variables);
+  EXPECT_NE(last.read_line("[all_reduce] aborted by rank 0 ("), "") << last.output();
+  expect_mentions(last.output(),
+                  {"rank 1 (", "is frozen: it gives no sign of life, and was last seen in step 5, all_r"});
+  EXPECT_NE(first.read_line("[all_reduce] aborted by rank 1 ("), "") << first.output();
+  expect_mentions(first.output(), {"rank 0 (", ", which holds the store, gives no sign of life: "});
 }
 
 // Several jobs at once: each waits for most of its time.
@@ -56,9 +78,35 @@ TEST(FrozenRanks, AreNamedByAllAndEndedAndTheJobGoesOn) {
                                        "bonfire launch: restart 1 of 1", "all done"});
     }
   }
+  if (comm::has_mpi() && std::system("command -v mpirun >/dev/null 2>&1") == 0) expect_named_under_mpirun();
   expect_named_and_mended(shared);
   EXPECT_EQ(busy.wait(), 0) << busy.output();
   EXPECT_EQ(count(busy.output(), "fine\n"), 3u) << busy.output();
+}
+
+// Ranks that live but do not come are named when collective_timeout is over, with the step that they have reached.
+TEST(LateRanks, AreNamedByAllWithTheirStepAndCollective) {
+  const testing::ChildProcess::Variables timeout{{"SECONDS", "8"}};
+  auto words = [](const char* backend) {
+    return Words{"fleet", backend, "reduce", "5", "sleep", "1.5", "if", "1", "sleep", "60", "if", "all", "reduce", "5"};
+  };
+  auto expect_named = [](Launched& job, const std::string& seen) {
+    EXPECT_EQ(job.wait(), kLostPeer) << job.output();
+    for (const char* rank : {"[rank 0] ", "[rank 2] "}) {
+      size_t at = job.output().find(rank);
+      ASSERT_NE(at, std::string::npos) << job.output();
+      std::string line = job.output().substr(at, job.output().find('\n', at) - at);
+      expect_mentions(line, {"[all_reduce] ", "waited 8 s for rank 1 (", ", process ", seen});
+    }
+    expect_mentions(job.output(),
+                    {"bonfire launch: rank ", "ended with exit status 76; its last lines:\n    [all_reduce]"});
+  };
+  Launched shared({"--nproc_per_node", "3"}, words("shm"), timeout);
+  if (comm::has_gloo()) {
+    Launched messages({"--nproc_per_node", "3"}, words("gloo"), timeout);
+    expect_named(messages, "which was last seen in step 5, all_reduce (this rank is in step 6, all_reduce)");
+  }
+  expect_named(shared, "which last began all_reduce in step 5 (its call ");
 }
 
 TEST(FrozenRanks, AreNotFoundInATimeThatABusyHostNeeds) {

@@ -27,6 +27,9 @@ class TwoHosts {
   ~TwoHosts() { run("ip netns del {0}a; ip netns del {0}b"); }
   bool ready() const { return ready_; }
   std::string dead_end() const { return name_ + "z"; }  // the interface
+  // The link between the two.
+  void cut() const { run("ip -n {0}b link set {0}y down"); }
+  void mend() const { run("ip -n {0}b link set {0}y up"); }
   Words inside(const char* host) const { return {"ip", "netns", "exec", name_ + host}; }
 
   // Bytes that have left the first host so far.
@@ -41,7 +44,11 @@ class TwoHosts {
   bool run(const std::string& commands) const {
     return std::system(fmt::format("({}) >/dev/null 2>&1", fmt::format(fmt::runtime(commands), name_)).c_str()) == 0;
   }
-  std::string name_ = fmt::format("bf{}", ::getpid());
+  static int next() {
+    static int count = 0;
+    return count++;
+  }
+  std::string name_ = fmt::format("bf{}{}", ::getpid(), std::string(1, static_cast<char>('a' + next() % 26)));
   bool ready_ = false;
 };
 

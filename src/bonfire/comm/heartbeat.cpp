@@ -19,6 +19,13 @@ constexpr auto kWithoutStore = 7s;  // of silence: with the beat before it, nobo
 constexpr auto kHeldUp = 2s;        // a beat that comes so late: this process was frozen itself
 constexpr auto kFarewell = 1s;
 
+std::string holder_of(const Rendezvous& job) {
+  if (job.environment.starter == Starter::bonfire)
+    return fmt::format("node 0's launcher ({}), which holds the store,", job.environment.master_address);
+  const Peer& first = job.peers.at(0);
+  return fmt::format("rank 0 ({}, process {}), which holds the store,", first.host, first.process);
+}
+
 std::string frozen_text(const std::vector<LifeSign>& ranks) {
   std::vector<std::string> texts;
   for (const LifeSign& rank : ranks)
@@ -29,10 +36,13 @@ std::string frozen_text(const std::vector<LifeSign>& ranks) {
 
 }  // namespace
 
-Heartbeat::Heartbeat(std::shared_ptr<Store> store, LifeSign self)
-    : store_(std::move(store)), self_(std::move(self)), heard_(Clock::now()) {
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-}
+Heartbeat::Heartbeat(const Rendezvous& job)
+    : store_(job.store),
+      holder_(holder_of(job)),
+      self_{.rank = job.environment.rank, .name = process_name(job.environment.rank)},
+      heard_(Clock::now()),
+      thread_([this](const std::stop_token& stop) { run(stop); }),
+      lifelines_(job, [this](const std::string& why) { raise(why); }) {}
 
 Heartbeat::~Heartbeat() {
   thread_ = {};
@@ -82,7 +92,8 @@ std::string Heartbeat::beat() {
     std::erase_if(frozen, [&](const LifeSign& rank) { return rank.rank == sign.rank; });  // no longer, it seems
     return frozen.empty() ? "" : frozen_text(frozen);
   } catch (const Error& error) {
-    return Clock::now() - heard_ < kWithoutStore ? "" : fmt::format("out of touch with all others: {}", error.what());
+    return Clock::now() - heard_ < kWithoutStore ? ""
+                                                 : fmt::format("{} gives no sign of life: {}", holder_, error.what());
   }
 }
 

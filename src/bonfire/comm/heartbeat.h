@@ -1,12 +1,13 @@
 #pragma once
 // Heartbeat: a rank's signs of life, and news of peers that give none.
 //
-//   comm::Heartbeat heartbeat(store, {.rank = 1, .name = "rank 1 (node0, process 4711)"});
+//   comm::Heartbeat heartbeat(comm::meet(comm::read_environment()));
 //   heartbeat.on_loss([group](const std::string& why) { group->abort(why); });
 //
 // A thread tells the store every second that this process lives. The store's server tells everyone in its answers who
 // has been silent for too long (comm/vigil.h). So each rank costs one small message a second, whatever the backend is
-// and however many hosts there are; and a rank that computes for long, or waits, is not taken for a frozen one.
+// and however many hosts there are; and a rank that computes for long, or waits, is not taken for a frozen one. Links
+// between hosts that are cut are noticed too (comm/lifelines.h).
 
 #include <condition_variable>
 #include <functional>
@@ -15,8 +16,9 @@
 #include <string>
 #include <thread>
 
+#include "bonfire/comm/lifelines.h"
 #include "bonfire/comm/progress.h"
-#include "bonfire/comm/store.h"
+#include "bonfire/comm/rendezvous.h"
 
 namespace bonfire::comm {
 
@@ -24,14 +26,15 @@ class Heartbeat {
  public:
   using Alarm = std::function<void(const std::string& why)>;
 
-  Heartbeat(std::shared_ptr<Store> store, LifeSign self);
+  explicit Heartbeat(const Rendezvous& job);
   ~Heartbeat();  // says farewell
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
   // What this rank does, for messages about it.
   void show(std::shared_ptr<const Progress> progress);
-  // Called once, by the thread, or here when it is known already: a peer is frozen, or the store is out of reach.
+  // Called once, by the thread, or here when it is known already: a peer is frozen, a link is cut, or the store is out
+  // of reach.
   void on_loss(Alarm alarm);
 
  private:
@@ -40,6 +43,7 @@ class Heartbeat {
   void raise(const std::string& why);
 
   std::shared_ptr<Store> store_;
+  std::string holder_;  // of the store
   std::mutex mutex_;
   std::condition_variable_any stopped_;
   LifeSign self_;
@@ -48,6 +52,7 @@ class Heartbeat {
   std::string loss_;
   std::chrono::steady_clock::time_point heard_;  // when the store last answered
   std::jthread thread_;
+  Lifelines lifelines_;
 };
 
 }  // namespace bonfire::comm

@@ -90,9 +90,8 @@ class MessageGroup::Transfers {
   std::vector<std::unique_ptr<Transfer>> transfers_;
 };
 
-MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout,
-                           std::shared_ptr<Progress> progress)
-    : Group(std::move(progress)), messenger_(std::move(messenger)), timeout_(timeout) {}
+MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, Options options, std::shared_ptr<Progress> progress)
+    : Group(std::move(progress)), messenger_(std::move(messenger)), options_(std::move(options)) {}
 
 // Runs the body of a call; what fails in it is the end of the group, here and for the peers. When a peer has said why,
 // that is the reason: the broken connection here only follows from it.
@@ -100,7 +99,7 @@ template <class Body>
 void MessageGroup::guarded(const char* where, const Body& body) {
   if (error_) std::rethrow_exception(error_);
   progress()->call.store(where, std::memory_order_relaxed);
-  deadline_ = std::chrono::steady_clock::now() + timeout_;
+  deadline_ = std::chrono::steady_clock::now() + options_.timeout;
   try {
     if (aborted_) throw_error<CommError>("the group was aborted");
     body();
@@ -120,12 +119,29 @@ void MessageGroup::guarded(const char* where, const Body& body) {
   }
 }
 
-std::exception_ptr MessageGroup::too_late(std::string_view where, const std::string& message) {
+// Those who do not wait too, with what they were last seen in where somebody hears their heartbeats.
+std::string MessageGroup::late_ranks() {
+  std::vector<LifeSign> signs;
+  try {
+    if (options_.store != nullptr) signs = options_.store->last_signs();
+  } catch (const Error&) {  // then without
+  }
   std::string names;
-  for (int peer : messenger_->silent_ranks()) names += (names.empty() ? "" : ", ") + messenger_->name(peer);
+  for (int peer : messenger_->silent_ranks()) {
+    const std::string name = messenger_->name(peer);
+    names += (names.empty() ? "" : "; ") + name;
+    for (const LifeSign& sign : signs)
+      if (sign.name == name)
+        names += fmt::format(", which was last seen in {} (this rank is in {})", sign.doing, progress()->text());
+  }
+  return names;
+}
+
+std::exception_ptr MessageGroup::too_late(std::string_view where, const std::string& message) {
+  std::string names = late_ranks();
   std::string text = names.empty() ? fmt::format("[{}] {}", where, message)
                                    : fmt::format("[{}] waited {} s for {}", where,
-                                                 static_cast<double>(timeout_.count()) / 1000, names);
+                                                 static_cast<double>(options_.timeout.count()) / 1000, names);
   return std::make_exception_ptr(TimeoutError(text));
 }
 
@@ -327,7 +343,7 @@ std::shared_ptr<Group> MessageGroup::split(int colour) {
     if (colours[static_cast<size_t>(peer)] == colour) members.push_back(peer);
   std::unique_ptr<Messenger> part;
   guarded("split", [&] { part = messenger_->split(colour, members, fmt::format("split{}", splits_++)); });
-  return std::make_shared<MessageGroup>(std::move(part), timeout_, progress());
+  return std::make_shared<MessageGroup>(std::move(part), options_, progress());
 }
 
 void MessageGroup::abort(const std::string& reason) {

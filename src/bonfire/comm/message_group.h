@@ -24,7 +24,11 @@ namespace bonfire::comm {
 
 class MessageGroup : public Group {
  public:
-  MessageGroup(std::unique_ptr<Messenger> messenger, std::chrono::milliseconds timeout,
+  struct Options {
+    std::chrono::milliseconds timeout;
+    std::shared_ptr<Store> store = nullptr;  // knows what ranks were last seen in; may be null
+  };
+  MessageGroup(std::unique_ptr<Messenger> messenger, Options options,
                std::shared_ptr<Progress> progress = std::make_shared<Progress>());
 
   int rank() const override { return messenger_->rank(); }
@@ -49,6 +53,7 @@ class MessageGroup : public Group {
   template <class Body>
   void guarded(const char* where, const Body& body);
   std::exception_ptr too_late(std::string_view where, const std::string& message);
+  std::string late_ranks();
   void reduce_straight(Values values, Reduce reduce);
   void reduce_round_the_ring(Values values, Reduce reduce);
   void gather_round_the_ring(Values values);
@@ -56,7 +61,7 @@ class MessageGroup : public Group {
   void meet();
 
   std::unique_ptr<Messenger> messenger_;
-  std::chrono::milliseconds timeout_;
+  Options options_;
   std::chrono::steady_clock::time_point deadline_;
   uint64_t splits_ = 0;
   std::atomic<bool> aborted_ = false;

@@ -108,6 +108,8 @@ std::string host_name() {
   return name;
 }
 
+std::string process_name(int rank) { return fmt::format("rank {} ({}, process {})", rank, host_name(), ::getpid()); }
+
 std::string machine_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;

@@ -44,6 +44,7 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options = {})
 
 std::string library_version();  // "0.1.0"
 std::string host_name();
-std::string machine_id();  // Peer::machine of this process
+std::string process_name(int rank);  // of this process, for messages: "rank 1 (node0, process 4711)"
+std::string machine_id();            // Peer::machine of this process
 
 }  // namespace bonfire::comm

@@ -292,11 +292,8 @@ class Chief {
     for (int64_t generation = 0;; ++generation) {
       json verdict = supervise(generation);
       if (verdict.at("how") == "done") return;
-      std::vector<std::string> gone;
-      for (int node = 0; node < options_.nodes; ++node)
-        if (node != lost_) gone.push_back(fmt::format("{}/gone/{}", generation, node));
-      bool again = all_there(*store_, gone, kUntilGone) && verdict.at("how") == "failed" && lost_ < 0 &&
-                   generation < options_.max_restarts;
+      bool again =
+          all_gone(generation) && verdict.at("how") == "failed" && lost_ < 0 && generation < options_.max_restarts;
       if (again) talk_->server->begin_generation(generation + 1);
       store_->set(fmt::format("{}/next", generation), again ? "start" : "end");
       if (!again) return;
@@ -338,6 +335,17 @@ class Chief {
     }
   }
 
+  // Waits for the ranks of all nodes but a lost one to be gone.
+  bool all_gone(int64_t generation) {
+    for (auto end = Clock::now() + kUntilGone; Clock::now() < end; look_for_lost_nodes(generation)) {
+      std::vector<std::string> gone;
+      for (int node = 0; node < options_.nodes; ++node)
+        if (node != lost_) gone.push_back(fmt::format("{}/gone/{}", generation, node));
+      if (all_there(*store_, gone, kSlice)) return true;
+    }
+    return false;
+  }
+
   void look_for_lost_nodes(int64_t generation) {
     for (int node = 1; node < options_.nodes; ++node) {
       auto& [count, since] = beats_[static_cast<size_t>(node)];
@@ -347,11 +355,14 @@ class Chief {
         since = Clock::now();
       } else if (Clock::now() - since > options_.silence && lost_ < 0) {
         lost_ = node;
-        give_verdict(*store_, generation,
-                     {{"how", "failed"},
-                      {"why", fmt::format("node {} ({}) is lost: its launcher has said nothing for {} s", node,
-                                          hosts_[static_cast<size_t>(node)],
-                                          static_cast<double>(options_.silence.count()) / 1000)}});
+        give_verdict(
+            *store_, generation,
+            {{"how", "failed"},
+             {"why",
+              fmt::format("node {} ({}) is lost: its launcher has said nothing for {} s; it has ended, or the hosts "
+                          "{} (node 0) and {} (node {}) have lost each other",
+                          node, hosts_[static_cast<size_t>(node)], static_cast<double>(options_.silence.count()) / 1000,
+                          hosts_[0], hosts_[static_cast<size_t>(node)], node)}});
       }
     }
   }
@@ -401,8 +412,12 @@ class ManyHosts final : public Nodes {
       try {
         Part(talk).run();
       } catch (const Error& error) {
-        const char* whose = talk->options.node == 0 ? "" : "node 0 is out of reach: ";
-        talk->events.put({.kind = Event::Kind::over, .reason = std::string(whose) + error.what()});
+        const NodeOptions& options = talk->options;
+        std::string why = error.what();
+        if (options.node != 0)
+          why = fmt::format("node 0 is out of reach: {}; the hosts {} (node {}) and {} (node 0) have lost each other",
+                            why, comm::host_name(), options.node, options.address);
+        talk->events.put({.kind = Event::Kind::over, .reason = why});
       }
     }).detach();
   }

@@ -1,7 +1,5 @@
 #include "bonfire/parallel/fleet.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -98,7 +96,7 @@ std::shared_ptr<comm::Group> make_group(const comm::Rendezvous& rendezvous, cons
     return comm::shm_group(membership);
   }
   if (backend == "gloo") return comm::gloo_group(membership, {.address = own->address});
-  if (backend == "mpi") return comm::mpi_group({.timeout = membership.timeout});
+  if (backend == "mpi") return comm::mpi_group({.timeout = membership.timeout, .store = rendezvous.store});
   throw_error<ConfigError>("[fleet] there is no backend '{}'; there are auto, shm, gloo and mpi", backend);
 }
 
@@ -334,10 +332,7 @@ void init(int argc, char** argv, const Options& options) {
   if (joined_before.exchange(true))
     throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // into a pipe: a rank that is killed has said what it has printed
-  auto heartbeat = std::make_unique<comm::Heartbeat>(
-      rendezvous.store,
-      comm::LifeSign{.rank = self.rank,
-                     .name = fmt::format("rank {} ({}, process {})", self.rank, comm::host_name(), ::getpid())});
+  auto heartbeat = std::make_unique<comm::Heartbeat>(rendezvous);
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
   runtime::share_tuning(*group);
   join(std::move(group));

@@ -18,6 +18,7 @@
 #include "bonfire/comm/arguments.h"
 #include "bonfire/comm/message_group.h"
 #include "bonfire/comm/network.h"
+#include "bonfire/comm/rendezvous.h"
 
 namespace bonfire::comm {
 namespace {
@@ -129,8 +130,9 @@ class Waits {
 
 class GlooMessenger : public Messenger {
  public:
-  GlooMessenger(Membership membership, Device device) : membership_(std::move(membership)), device_(std::move(device)) {
-    exchange_names();
+  GlooMessenger(Membership membership, Device device, const std::string& name)
+      : membership_(std::move(membership)), device_(std::move(device)) {
+    exchange_names(name);
     if (size() == 1) return;
     auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
     context->setTimeout(membership_.timeout);
@@ -140,7 +142,7 @@ class GlooMessenger : public Messenger {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw_error<CommError>("[gloo] {} cannot reach all its peers: {}", name(rank()), error.what());
+      throw_error<CommError>("[gloo] {} cannot reach all its peers: {}", name, error.what());
     }
     context_ = std::move(context);
   }
@@ -200,22 +202,19 @@ class GlooMessenger : public Messenger {
     part.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
     part.size = static_cast<int>(members.size());
     part.name = fmt::format("{}/{}/{}", membership_.name, split_key, colour);
-    return std::make_unique<GlooMessenger>(part, device_);
+    return std::make_unique<GlooMessenger>(part, device_, name(rank()));
   }
 
  private:
   std::string key(const std::string& what) const { return membership_.name + "/" + what; }
 
-  void exchange_names() {
-    char host[65] = "";
-    ::gethostname(host, sizeof host - 1);
-    membership_.store->set(key(fmt::format("name/{}", rank())), fmt::format("{}, process {}", host, ::getpid()));
+  void exchange_names(const std::string& name) {
+    membership_.store->set(key(fmt::format("name/{}", rank())), name);
     auto deadline = Clock::now() + membership_.timeout;
     for (int peer = 0; peer < size(); ++peer) {
       auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       try {
-        std::string where = membership_.store->get(key(fmt::format("name/{}", peer)), std::max(left, 1ms));
-        names_.push_back(fmt::format("rank {} ({})", peer, where));
+        names_.push_back(membership_.store->get(key(fmt::format("name/{}", peer)), std::max(left, 1ms)));
       } catch (const TimeoutError&) {
         throw_error<TimeoutError>("[gloo] rank {} waited {} s for rank {}, which never came", rank(),
                                   static_cast<double>(membership_.timeout.count()) / 1000, peer);
@@ -302,8 +301,9 @@ void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, i
 std::shared_ptr<Group> gloo_group(const Membership& membership, const GlooOptions& options) {
   check_membership("gloo", membership.rank, membership.size);
   ignore_broken_pipes();
-  auto messenger = std::make_unique<GlooMessenger>(membership, make_device(options));
-  return std::make_shared<MessageGroup>(std::move(messenger), membership.timeout);
+  auto messenger = std::make_unique<GlooMessenger>(membership, make_device(options), process_name(membership.rank));
+  return std::make_shared<MessageGroup>(std::move(messenger),
+                                        MessageGroup::Options{membership.timeout, membership.store});
 }
 
 bool has_gloo() { return true; }

@@ -13,6 +13,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/message_group.h"
+#include "bonfire/comm/rendezvous.h"
 
 namespace bonfire::comm {
 namespace {
@@ -59,14 +60,14 @@ void start_mpi() {
 
 class MpiMessenger : public Messenger {
  public:
-  MpiMessenger(MPI_Comm communicator, Clock::time_point deadline) : communicator_(communicator) {
+  // "" names this rank by its place in the communicator.
+  MpiMessenger(MPI_Comm communicator, Clock::time_point deadline, const std::string& name)
+      : communicator_(communicator) {
     MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(communicator_, &rank_);
     MPI_Comm_size(communicator_, &size_);
-    char host[65] = "";
-    ::gethostname(host, sizeof host - 1);
     char mine[kNameBytes] = "";
-    fmt::format_to_n(mine, kNameBytes - 1, "rank {} ({}, process {})", rank_, host, ::getpid());
+    std::strncpy(mine, (name.empty() ? process_name(rank_) : name).c_str(), kNameBytes - 1);
     names_.resize(static_cast<size_t>(size_) * kNameBytes);
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Iallgather(mine, kNameBytes, MPI_BYTE, names_.data(), kNameBytes, MPI_BYTE, communicator_, &request),
@@ -123,7 +124,7 @@ class MpiMessenger : public Messenger {
     check(MPI_Allgather(&colour, 1, MPI_INT, colours.data(), 1, MPI_INT, communicator_), "MPI_Allgather");
     auto first = std::find(colours.begin(), colours.end(), colour) - colours.begin();
     check(MPI_Comm_split(communicator_, static_cast<int>(first), rank_, &part), "MPI_Comm_split");
-    return std::make_unique<MpiMessenger>(part, Clock::now() + 60s);
+    return std::make_unique<MpiMessenger>(part, Clock::now() + 60s, name(rank_));
   }
 
  private:
@@ -241,8 +242,8 @@ std::shared_ptr<Group> mpi_group(MpiOptions options) {
   start_mpi();
   MPI_Comm world = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
-  auto messenger = std::make_unique<MpiMessenger>(world, Clock::now() + options.timeout);
-  return std::make_shared<MessageGroup>(std::move(messenger), options.timeout);
+  auto messenger = std::make_unique<MpiMessenger>(world, Clock::now() + options.timeout, "");
+  return std::make_shared<MessageGroup>(std::move(messenger), MessageGroup::Options{options.timeout, options.store});
 }
 
 bool has_mpi() { return true; }

@@ -16,6 +16,7 @@ namespace bonfire::comm {
 
 struct MpiOptions {
   std::chrono::milliseconds timeout{300'000};
+  std::shared_ptr<Store> store = nullptr;  // of the job, where there is one: it hears the ranks' heartbeats
 };
 
 // A collective call. ConfigError where the process was not started by MPI's launcher, or Bonfire built without MPI.

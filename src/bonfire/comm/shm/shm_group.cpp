@@ -15,6 +15,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/arguments.h"
 #include "bonfire/comm/memory_group.h"
+#include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/mesh.h"
 
 namespace bonfire::comm {
@@ -124,12 +125,6 @@ class Processes : public Neighbours {
   std::map<uint64_t, SharedBuffer> buffers_;
   uint64_t buffers_made_ = 0;
 };
-
-std::string process_name(int rank) {
-  char host[65] = "";
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("rank {} ({}, process {})", rank, host, ::getpid());
-}
 
 }  // namespace
 
