@@ -1,6 +1,7 @@
 // DataParallel: one process, a thread and a device for each part of a batch.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <set>
 #include <thread>
@@ -232,6 +233,9 @@ TEST(InProcessDataParallel, WhatTheBodyReturnsIsPutTogether) {
   EXPECT_FLOAT_EQ(whole[0].item<float>(), 4);
   EXPECT_EQ(whole[1].item<int64_t>(), 2);
   EXPECT_EQ(whole[2].to_vector<float>(), (std::vector<float>{6, 10}));
+  std::atomic<int> calls{0};
+  parallel.step([&](const SmoothNet&, optim::Momentum&, const Tensor&) { ++calls; }, Tensor::from<float>({1}, {1}));
+  EXPECT_EQ(calls, 3);
   EXPECT_ERROR(parallel.step([](const SmoothNet&, optim::Momentum&, const Tensor&) { return ones({5}, DType::f32); },
                              Tensor::from<float>({1, 2, 3}, {3})),
                ShapeError,

@@ -99,25 +99,25 @@ class DataParallel {
   // body(model, optimizer, batch…) returns a Tensor, a vector of them, or nothing.
   template <class Body, class... Batch>
   requires(sizeof...(Batch) > 0) auto step(const Body& body, const Batch&... batch) {
+    using Places = std::index_sequence_for<Batch...>;
     const Tensor list[] = {Tensor(batch)...};
-    auto call = [&](size_t place, std::span<const Tensor> own) {
-      return as_list(body, replicas_[place], own, std::index_sequence_for<Batch...>());
-    };
-    return detail::from_list<Result<Body, Batch...>>(threads_.step(call, list));
+    auto part = [&](size_t place, std::span<const Tensor> own) { return as_list<Places>(body, replicas_[place], own); };
+    return detail::from_list<Result<Body, Places>>(threads_.step(part, list));
   }
 
   // The same as a function of the batch, whose body is traced once for each shape of it: see compile(). It must not
   // outlive this.
   template <class Body>
   auto compile(const Body& body) {
-    return [this, body, steps = std::vector<CompiledStep>()]<class... Batch>(const Batch&... batch) mutable {
+    return [this, body, steps = std::vector<CompiledStep>()](const auto&... batch) mutable {
+      using Places = std::make_index_sequence<sizeof...(batch)>;
       while (steps.size() < replicas_.size())
         steps.emplace_back([body, &replica = replicas_[steps.size()]](std::span<const Tensor> own) {
-          return as_list(body, replica, own, std::index_sequence_for<Batch...>());
+          return as_list<Places>(body, replica, own);
         });
       const Tensor list[] = {Tensor(batch)...};
-      auto call = [&](size_t place, std::span<const Tensor> own) { return steps[place].run(own); };
-      return detail::from_list<Result<Body, Batch...>>(threads_.step(call, list));
+      auto part = [&](size_t place, std::span<const Tensor> own) { return steps[place].run(own); };
+      return detail::from_list<Result<Body, Places>>(threads_.step(part, list));
     };
   }
 
@@ -145,22 +145,23 @@ class DataParallel {
   }
 
  private:
-  template <class>
-  using AsTensor = Tensor;
-  template <class Body, class... Batch>
-  using Result = std::invoke_result_t<const Body&, const Model&, Optimizer&, const AsTensor<Batch>&...>;
-
   template <class Body, size_t... I>
-  static std::vector<Tensor> as_list(const Body& body, Replica& replica, std::span<const Tensor> own,
-                                     std::index_sequence<I...>) {
-    const Model& model = replica.model;
-    if constexpr (std::is_void_v<Result<Body, decltype(I)...>>) {
-      body(model, replica.optimizer, own[I]...);
+  static auto call(const Body& body, Replica& replica, const Tensor* own, std::index_sequence<I...>) {
+    return body(std::as_const(replica.model), replica.optimizer, own[I]...);
+  }
+  // What a body returns for a batch of so many tensors.
+  template <class Body, class Places>
+  using Result = decltype(call(std::declval<const Body&>(), std::declval<Replica&>(), nullptr, Places()));
+
+  template <class Places, class Body>
+  static std::vector<Tensor> as_list(const Body& body, Replica& replica, std::span<const Tensor> own) {
+    if constexpr (std::is_void_v<Result<Body, Places>>) {
+      call(body, replica, own.data(), Places());
       return {};
-    } else if constexpr (std::is_same_v<Result<Body, decltype(I)...>, Tensor>) {
-      return {body(model, replica.optimizer, own[I]...)};
+    } else if constexpr (std::is_same_v<Result<Body, Places>, Tensor>) {
+      return {call(body, replica, own.data(), Places())};
     } else {
-      return body(model, replica.optimizer, own[I]...);
+      return call(body, replica, own.data(), Places());
     }
   }
 
