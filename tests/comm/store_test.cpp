@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/store_client.h"
@@ -243,6 +245,38 @@ TEST(StoreProcess, AFrozenServerEndsEveryWait) {
   store->set("key", "value");
   server.signal(SIGSTOP);
   EXPECT_ERROR(store->get("never", 60s), CommError, "is gone");
+}
+
+TEST(Store, TellsRanksAndItsOwnerWhoHasFallenSilent) {
+  std::promise<std::pair<int, int64_t>> told;
+  auto server = serve_store({.token = "secret",
+                             .silence = 1s,
+                             .on_frozen = [&, once = false](const LifeSign& rank, int64_t generation) mutable {
+                               if (rank.rank == 1 && !std::exchange(once, true))
+                                 told.set_value({rank.rank, generation});
+                             }});
+  server->begin_generation(2);
+  auto store = rank_of(server->port(), 2);
+  auto beat = [&](int rank) {
+    return store->beat({.rank = rank, .name = fmt::format("rank {}", rank), .doing = "step 3, barrier"}, 10s);
+  };
+  EXPECT_TRUE(beat(1).empty());
+  beat(2);
+  store->farewell(2, 10s);
+  auto future = told.get_future();
+  while (future.wait_for(50ms) == std::future_status::timeout) beat(0);
+  EXPECT_EQ(future.get(), (std::pair<int, int64_t>(1, 2)));
+  auto of_one = [](const std::vector<LifeSign>& signs) {
+    return std::count_if(signs.begin(), signs.end(), [](const LifeSign& sign) {
+      return sign.rank == 1 && sign.name == "rank 1" && sign.doing == "step 3, barrier";
+    });
+  };
+  EXPECT_EQ(of_one(beat(0)), 1);
+  EXPECT_EQ(of_one(launcher_of(server->port())->frozen_ranks()), 1);
+  EXPECT_EQ(store->last_signs().size(), 2u);  // rank 2 has left
+  server->begin_generation(3);
+  EXPECT_TRUE(rank_of(server->port(), 3)->last_signs().empty());
+  EXPECT_ERROR(beat(0), CommError, "belongs to generation 2 of this job, which is at 3");
 }
 
 }  // namespace bonfire::comm

@@ -57,7 +57,7 @@ void Heartbeat::show(std::shared_ptr<const Progress> progress) {
   progress_ = std::move(progress);
 }
 
-void Heartbeat::on_loss(Alarm alarm) {
+void Heartbeat::on_loss(const Alarm& alarm) {
   std::string loss;
   {
     std::lock_guard lock(mutex_);

@@ -35,7 +35,7 @@ class Heartbeat {
   void show(std::shared_ptr<const Progress> progress);
   // Called once, by the thread, or here when it is known already: a peer is frozen, a link is cut, or the store is out
   // of reach.
-  void on_loss(Alarm alarm);
+  void on_loss(const Alarm& alarm);
 
  private:
   void run(const std::stop_token& stop);

@@ -126,12 +126,19 @@ class Lifelines::Watch {
   }
 
  private:
-  void call(const Peer& other, const std::stop_token& stop) {
-    std::string told;
-    while (told.empty() && !stop.stop_requested()) try {
-        told = store_->get(key_of(other.rank), kSlice);
-      } catch (const TimeoutError&) {
+  // What the other has told the store: its secret and port. "" when this is stopped first.
+  std::string word_of(const Peer& other, const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      try {
+        return store_->get(key_of(other.rank), kSlice);
+      } catch (const TimeoutError&) {  // not yet
       }
+    }
+    return "";
+  }
+
+  void call(const Peer& other, const std::stop_token& stop) {
+    const std::string told = word_of(other, stop);
     Hello hello{.secret = {}, .rank = self_->rank};
     if (told.size() < sizeof hello.secret + 2) return;
     std::memcpy(hello.secret, told.data(), sizeof hello.secret);

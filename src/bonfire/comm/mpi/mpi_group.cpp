@@ -237,7 +237,7 @@ std::vector<int> MpiMessenger::silent_ranks() {
 
 }  // namespace
 
-std::shared_ptr<Group> mpi_group(MpiOptions options) {
+std::shared_ptr<Group> mpi_group(const MpiOptions& options) {
   check_launcher();
   start_mpi();
   MPI_Comm world = MPI_COMM_NULL;

@@ -20,7 +20,7 @@ struct MpiOptions {
 };
 
 // A collective call. ConfigError where the process was not started by MPI's launcher, or Bonfire built without MPI.
-std::shared_ptr<Group> mpi_group(MpiOptions options = {});
+std::shared_ptr<Group> mpi_group(const MpiOptions& options = {});
 bool has_mpi();
 
 }  // namespace bonfire::comm

@@ -4,7 +4,7 @@
 
 namespace bonfire::comm {
 
-std::shared_ptr<Group> mpi_group(MpiOptions) {
+std::shared_ptr<Group> mpi_group(const MpiOptions&) {
   throw_error<ConfigError>(
       "[mpi] this Bonfire was built without MPI; install libopenmpi-dev and openmpi-bin and build it again");
 }
