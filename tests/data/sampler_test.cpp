@@ -105,5 +105,36 @@ TEST(DistributedSampler, RanksLeaveOutTheSameLastBatch) {
                "100 samples do not fill one batch of 60 for each of 2");
 }
 
+// Every rank as many; what fills the last batch up are the epoch's first samples, and nothing weighs more or less.
+TEST(DistributedSampler, APaddedTailGivesEveryRankAsManySamples) {
+  for (size_t samples : {1, 2, 7, 50, 95, 96, 97})
+    for (int64_t world : {2, 3, 4}) {
+      DataLoader one(numbered(samples), shuffled_batches(48, 0, 1));
+      std::vector<int> order;
+      while (one.position().epoch == 0)
+        for (int number : next_of(one)) order.push_back(number);
+      const size_t padded =
+          (samples + static_cast<size_t>(world) - 1) / static_cast<size_t>(world) * static_cast<size_t>(world);
+      for (size_t i = 0; order.size() < padded; ++i) order.push_back(order[i]);
+      std::vector<size_t> counts(static_cast<size_t>(world));
+      for (int64_t rank = 0; rank < world; ++rank) {
+        LoaderOptions options = shuffled_batches(48 / world, rank, world);
+        options.sampler.pad = true;
+        DataLoader loader(numbered(samples), options);
+        size_t batch = 0;  // where it begins in the order
+        while (loader.position().epoch == 0) {
+          std::vector<int> own = next_of(loader);
+          EXPECT_EQ(loader.share().weight(), 1);
+          for (size_t row = 0; row < own.size(); ++row)
+            EXPECT_EQ(own[row], order.at(batch + row * static_cast<size_t>(world) + static_cast<size_t>(rank)));
+          counts[static_cast<size_t>(rank)] += own.size();
+          batch += own.size() * static_cast<size_t>(world);
+        }
+        EXPECT_EQ(counts[static_cast<size_t>(rank)], padded / static_cast<size_t>(world));
+        EXPECT_EQ(loader.position(), (LoaderPosition{1, 0}));
+      }
+    }
+}
+
 }  // namespace
 }  // namespace bonfire::data

@@ -123,6 +123,8 @@ TEST(StreamLoaderThread, SaysWhatMakesNoSense) {
   auto numbers = std::make_shared<Numbers>(3);
   EXPECT_ERROR(StreamLoader(numbers, {.batch_size = 0}), ConfigError, "batch_size is 0");
   EXPECT_ERROR(StreamLoader(numbers, {.sampler = {.rank = 2, .world = 2}}), ConfigError, "rank 2 of a world of 2");
+  EXPECT_ERROR(StreamLoader(numbers, {.sampler = {.rank = 0, .world = 2, .pad = true}}), ConfigError,
+               "which a stream does not keep; leave it out");
   StreamLoader loader(numbers, {.batch_size = 2, .sampler = {.world = 2}, .drop_last = true});
   EXPECT_ERROR(loader.next(), DataError, "epoch 0 does not fill one batch of 2 for each of 2 ranks");
   EXPECT_ERROR(loader.seek({-1, 0}), ConfigError, "no sample 0 in epoch -1");

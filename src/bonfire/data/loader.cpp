@@ -108,6 +108,7 @@ struct DataLoader::State {
       std::shared_ptr<const Order> order = order_of(at.epoch);
       for (int64_t row = 0; row < rows; ++row) {
         int64_t place = at.samples + (batch.share.own > 0 ? options.sampler.place(row) : 0);
+        place %= samples();  // a padded batch goes on with the epoch's first
         int64_t index = order ? (*order)[static_cast<size_t>(place)] : place;
         Sample sample = dataset->get(index);
         if (options.transform) options.transform(sample, {options.seed, at.epoch, index});

@@ -10,8 +10,9 @@
 // world × batch_size samples, and sample i of it is read by rank i % world. The last batch of an epoch has what is
 // left: no sample is counted twice and none is left out, so ranks may differ by one sample, and where fewer than
 // `world` are left some have none. Those get a batch of stand-ins, copies of the global batch's first sample, with
-// which they take part in the step and which weigh nothing. A position is counted in samples of all ranks: it means the
-// same to any number of them.
+// which they take part in the step and which weigh nothing. With `pad` every rank has as many instead, as torch's
+// DistributedSampler has it: the epoch's first samples fill the last batch up, and count like all others. A position is
+// counted in samples of all ranks: it means the same to any number of them.
 
 #include <cstdint>
 
@@ -31,10 +32,14 @@ struct Share {
 
 struct DistributedSampler {
   int64_t rank = 0, world = 1;
+  bool pad = false;  // up to a multiple of the world
 
   void check() const;  // ConfigError for a rank that is not in the world
 
-  Share share(int64_t count) const { return {(count + world - 1 - rank) / world, count, world}; }
+  Share share(int64_t count) const {
+    const int64_t all = pad ? (count + world - 1) / world * world : count;
+    return {(all + world - 1 - rank) / world, all, world};
+  }
   int64_t place(int64_t row) const { return row * world + rank; }  // in the global batch, of this rank's sample `row`
 };
 

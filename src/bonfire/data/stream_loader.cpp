@@ -134,6 +134,10 @@ StreamLoader::StreamLoader(std::shared_ptr<const IterableDataset> dataset, const
     throw_error<ConfigError>("[stream] batch_size is {} and ahead is {}, expected at least 1 of each",
                              options.batch_size, options.ahead);
   options.sampler.check();
+  if (options.sampler.pad)
+    throw_error<ConfigError>(
+        "[stream] the sampler's pad takes the first samples again, which a stream does not keep; leave it out: ranks "
+        "weigh their samples by share().weight()");
   state_->dataset = std::move(dataset);
   state_->options = options;
   state_->begin_reader({});

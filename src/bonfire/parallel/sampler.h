@@ -6,6 +6,12 @@
 
 namespace bonfire::fleet {
 
-inline data::DistributedSampler sampler() { return {.rank = rank(), .world = world_size()}; }
+struct SamplerOptions {
+  bool pad = false;  // the last batch up to as many samples on every rank
+};
+
+inline data::DistributedSampler sampler(SamplerOptions options = {}) {
+  return {.rank = rank(), .world = world_size(), .pad = options.pad};
+}
 
 }  // namespace bonfire::fleet
