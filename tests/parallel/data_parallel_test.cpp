@@ -10,6 +10,7 @@
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/local/local_group.h"
+#include "bonfire/graph/fetched.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/runtime/plan_cache.h"
@@ -436,6 +437,28 @@ TEST(DataParallel, ARankThatLeavesInTheMiddleIsNotWaitedFor) {
   quitter.join();
   other.join();
   EXPECT_NE(told.find("rank 0 takes part in the end of the job"), std::string::npos) << told;
+}
+
+TEST(DataParallel, EverySoManyStepsValuesComeBack) {
+  fleet::join(nullptr);
+  nn::Linear model({.in = 2, .out = 2});
+  auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}), {.fetch_frequency = 3});
+  const uint64_t before = values_fetched();
+  std::vector<int> steps;
+  for (int step = 0; step < 8; ++step) {
+    Tensor loss = sum(model(ones({1, 2}, DType::f32)));
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    if (!fleet::fetch_due()) continue;
+    loss.item();
+    steps.push_back(step);
+  }
+  EXPECT_EQ(steps, (std::vector<int>{0, 3, 6}));
+  EXPECT_EQ(values_fetched() - before, 3U);
+  EXPECT_ERROR(fleet::distributed_optimizer(optimizer, {.fetch_frequency = 0}), ConfigError,
+               "fetch_frequency is 0, expected at least 1");
+  fleet::leave();
 }
 
 TEST(DataParallel, APlainProcessIsRankZeroOfOne) {

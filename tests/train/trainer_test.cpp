@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/fetched.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
@@ -201,6 +203,40 @@ TEST(Trainer, StepsStandInForEpochs) {
   ASSERT_EQ(seen.evaluations.size(), 2U);  // after the first epoch, and at the end
   EXPECT_EQ(seen.evaluations.back().step, 17);
   EXPECT_EQ(end.checkpoint.filename(), "step-00000017");
+}
+
+// What a run has fetched and how often it has released memory, by the library's own counters.
+struct Counted {
+  uint64_t fetched, releases;
+  Witness::Seen seen = {};
+};
+Counted counted(std::vector<std::string> more) {
+  ScratchFolder folder;
+  more.insert(more.begin(), {"steps=12", "log_freq=3"});
+  Counted count{values_fetched(), runtime::cache_statistics().releases};
+  run(small(folder, more), count.seen);
+  count.fetched = values_fetched() - count.fetched;
+  count.releases = runtime::cache_statistics().releases - count.releases;
+  return count;
+}
+
+TEST(Trainer, FetchesTheResultsOfEverySoManySteps) {
+  Counted every = counted({}), fourth = counted({"strategy.fetch_frequency=4"});
+  EXPECT_EQ(every.fetched - fourth.fetched, 2U * (12 - 3));  // loss and hits; of steps 1, 5 and 9 they come
+  std::vector<int64_t> reported;
+  for (const StepReport& step : fourth.seen.steps) reported.push_back(step.step);
+  EXPECT_EQ(reported, (std::vector<int64_t>{1, 6, 9}));  // where something has come since the last report
+  EXPECT_EQ(fourth.seen.steps[0].loss, every.seen.steps[0].loss);
+  EXPECT_EQ(fourth.seen.evaluations.back().loss, every.seen.evaluations.back().loss);
+}
+
+TEST(Trainer, ReleasesMemoryEverySoManyLaunches) {
+  Counted every = counted({"strategy.num_iteration_per_drop_scope=1"});
+  Counted fourth = counted({"strategy.num_iteration_per_drop_scope=4"});
+  EXPECT_GE(every.releases, 12U);
+  EXPECT_NEAR(static_cast<double>(fourth.releases), static_cast<double>(every.releases) / 4, 1);
+  EXPECT_EQ(fourth.seen.evaluations.back().loss, every.seen.evaluations.back().loss);
+  EXPECT_LE(counted({}).releases, 1U);
 }
 
 TEST(Trainer, ATraceHasTheLoopTheWorkersTheNodesAndTheCheckpoints) {

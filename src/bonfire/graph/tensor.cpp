@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/fetched.h"
 #include "bonfire/graph/node.h"
 #include "bonfire/graph/variable.h"
 
@@ -67,6 +68,8 @@ Located locate(const Value& value) {
   return {output.buffer, {}};
 }
 
+thread_local uint64_t fetched = 0;  // values
+
 template <class T>
 constexpr bool kHalf = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 
@@ -82,6 +85,8 @@ void convert(const From* source, To* target, size_t count) {
 }
 
 }  // namespace
+
+uint64_t values_fetched() { return fetched; }
 
 Tensor::Tensor(Value value) : value_(std::move(value)) {
   if (value_) value_.node->outputs[value_.index].handles.fetch_add(1, std::memory_order_relaxed);
@@ -109,6 +114,7 @@ void Tensor::copy_to_host(std::span<std::byte> target) const {
   if (!defined()) throw_error<GraphError>("[item] the tensor is undefined");
   BONFIRE_CHECK(target.size() == spec().bytes(), "target has {} bytes, value {}", target.size(), spec().bytes());
   Located located = locate(value_);
+  ++fetched;
   DeviceMemory& memory = memory_of(device());
   if (located.layout.row_major()) {
     memory.copy_to_host(target.data(), located.buffer.data(), target.size());

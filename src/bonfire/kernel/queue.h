@@ -70,6 +70,9 @@ class Queue {
   virtual void synchronize() = 0;  // until all launches are done; does not throw their errors
   // Memory of at least `bytes` for temporaries that all programs of this queue share. The address never moves.
   virtual void* arena(size_t bytes) = 0;
+  // Gives back what the arena has above `keep` bytes, behind everything launched; whoever uses it later gets new
+  // memory.
+  virtual void release_scratch(size_t /*keep*/) {}
   // A queue that runs steps side by side where they share no bytes loses that when temporaries share memory. Programs
   // whose temporaries need no more than this in all get memory of its own for each.
   virtual size_t spread_bytes() const { return 0; }

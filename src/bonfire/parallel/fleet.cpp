@@ -24,6 +24,7 @@
 #include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/tuning.h"
 
 namespace bonfire::fleet {
@@ -47,6 +48,7 @@ struct Job {
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
+  int64_t fetch_frequency = 1, fetches_asked = 0;        // steps
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
 
   Job() = default;
@@ -276,8 +278,6 @@ void require_built(const DistributedStrategy& strategy) {
   };
   require(strategy.accumulate_steps == 1, "accumulate_steps");
   require(!strategy.use_recompute, "use_recompute");
-  require(strategy.fetch_frequency == usual.fetch_frequency, "fetch_frequency");
-  require(strategy.num_iteration_per_drop_scope == usual.num_iteration_per_drop_scope, "num_iteration_per_drop_scope");
   require(strategy.num_threads == usual.num_threads && !strategy.cpu_threads, "num_threads or cpu_threads");
   require(!strategy.use_amp || strategy.amp_dtype == "bf16", "amp_dtype other than bf16");
   if (strategy.fuse_parameter_memory_size && *strategy.fuse_parameter_memory_size <= 0)
@@ -285,11 +285,13 @@ void require_built(const DistributedStrategy& strategy) {
         "[fleet] fuse_parameter_memory_size is {} MB, expected more than 0; "
         "fuse_all_reduce_ops = false merges nothing",
         *strategy.fuse_parameter_memory_size);
-  if (strategy.fuse_parameter_groups_size < 1)
-    throw_error<ConfigError>("[fleet] fuse_parameter_groups_size is {}, expected at least 1",
-                             strategy.fuse_parameter_groups_size);
-  if (strategy.nccl_comm_num < 1)
-    throw_error<ConfigError>("[fleet] nccl_comm_num is {}, expected at least 1", strategy.nccl_comm_num);
+  const std::pair<const char*, int64_t> counts[] = {
+      {"fuse_parameter_groups_size", strategy.fuse_parameter_groups_size},
+      {"nccl_comm_num", strategy.nccl_comm_num},
+      {"fetch_frequency", strategy.fetch_frequency},
+      {"num_iteration_per_drop_scope", strategy.num_iteration_per_drop_scope}};
+  for (const auto& [option, count] : counts)
+    if (count < 1) throw_error<ConfigError>("[fleet] {} is {}, expected at least 1", option, count);
 }
 
 // A rank with more communicators than its peers would wait for them for ever.
@@ -398,6 +400,8 @@ void average(std::span<const Variable> more) {
   if (job()->local) job()->local->note_average();
 }
 
+bool fetch_due() { return !job() || job()->fetches_asked++ % job()->fetch_frequency == 0; }
+
 WithoutReduction::WithoutReduction() { ++without_reduction(); }
 WithoutReduction::~WithoutReduction() { --without_reduction(); }
 
@@ -442,6 +446,9 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   std::optional<LocalSgd> local;
   if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
+  runtime::set_release_frequency(strategy.num_iteration_per_drop_scope);
+  self.fetch_frequency = strategy.fetch_frequency;
+  self.fetches_asked = 0;
   self.local = local;
   optim::Optimizer shared = optimizer;  // copies share everything
   shared.set_after_update(after_update);

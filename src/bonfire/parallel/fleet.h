@@ -48,6 +48,10 @@ void set_epoch(int64_t epoch);
 bool averaged();
 void average(std::span<const Variable> more = {});  // besides the parameters
 
+// Whether the values of this step should come back to the host (fetch_frequency): true at the first step and at every
+// so many after it. To be asked once a step: if (fleet::fetch_due()) print(loss.item());
+bool fetch_due();
+
 // While one lives, backward() only adds to this rank's gradients: what comes before an update's last backward(), which
 // reduces the sum.
 class WithoutReduction {

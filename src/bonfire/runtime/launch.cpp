@@ -8,6 +8,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/runtime/plan_cache.h"
 
 namespace bonfire::runtime {
 
@@ -183,6 +184,7 @@ LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> le
     for (int earlier : program.after) launch.after.push_back(completions[earlier]);
     completions.push_back(queue_of(program.program->device).launch(std::move(launch)));
   }
+  note_launch(*plan);
   LaunchResult result{std::move(binder.outputs()), nullptr};
   if (completions.size() == 1) result.completion = completions[0];
   if (completions.size() > 1) result.completion = std::make_shared<AllOf>(std::move(completions));

@@ -1,5 +1,7 @@
 #include "bonfire/runtime/plan_cache.h"
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -23,11 +25,22 @@ struct Entry {
   std::shared_ptr<Description> description;
 };
 
+using ScratchBytes = std::map<Device, size_t>;
+
+void note_scratch(const Plan& plan, ScratchBytes& most) {
+  for (const PlanProgram& program : plan.programs) {
+    size_t& bytes = most[program.program->device];
+    bytes = std::max(bytes, program.arena_bytes);
+  }
+}
+
 struct Cache {
   std::mutex mutex;
   std::unordered_map<base::Hash128, std::vector<Entry>> plans;
   CacheStatistics statistics;
   uint64_t launches = 0;
+  uint64_t release_every = 100;  // launches
+  ScratchBytes scratch;          // that launches have used since the last release, at most
 };
 
 Cache& cache() {
@@ -36,7 +49,7 @@ Cache& cache() {
 }
 
 // Plans of shapes that no longer come would otherwise stay for ever.
-constexpr uint64_t kDropEvery = 100, kDropAfter = 2000;  // launches
+constexpr uint64_t kDropAfter = 2000;  // launches without it
 
 size_t drop_unused(Cache& plans, uint64_t launches) {
   size_t dropped = 0;
@@ -140,12 +153,10 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
   Cache& plans = cache();
   {
     std::lock_guard lock(plans.mutex);
-    if (++plans.launches % kDropEvery == 0) drop_unused(plans, kDropAfter);
     if (auto found = plans.plans.find(key); found != plans.plans.end()) {
       for (Entry& entry : found->second) {
         if (!layouts_fit(*entry.plan, trace)) continue;
         ++plans.statistics.hits;
-        entry.plan->last_used = plans.launches;
         return entry.plan;
       }
     }
@@ -164,6 +175,26 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
   plan->last_used = plans.launches;
   plans.plans[key].push_back({plan, std::move(description)});
   return plan;
+}
+
+void set_release_frequency(int64_t launches) {
+  if (launches < 1)
+    throw_error<ConfigError>("[runtime] num_iteration_per_drop_scope is {}, expected at least 1", launches);
+  std::lock_guard lock(cache().mutex);
+  cache().release_every = static_cast<uint64_t>(launches);
+}
+
+void note_launch(Plan& plan) {
+  Cache& plans = cache();
+  std::lock_guard lock(plans.mutex);
+  plan.last_used = ++plans.launches;
+  note_scratch(plan, plans.scratch);
+  if (plans.launches % plans.release_every != 0) return;
+  ++plans.statistics.releases;
+  plans.statistics.dropped += drop_unused(plans, kDropAfter);
+  for (const auto& [key, entries] : plans.plans)
+    for (const Entry& entry : entries) note_scratch(*entry.plan, plans.scratch);
+  for (const auto& [device, bytes] : std::exchange(plans.scratch, {})) queue_of(device).release_scratch(bytes);
 }
 
 CacheStatistics cache_statistics() {

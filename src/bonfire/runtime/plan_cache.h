@@ -17,6 +17,8 @@ namespace bonfire::runtime {
 struct CacheStatistics {
   uint64_t compiled = 0;
   uint64_t hits = 0;
+  uint64_t releases = 0;    // times that unused plans and scratch memory were released
+  uint64_t dropped = 0;     // plans, by these
   std::string last_reason;  // why the newest plan was compiled, in words
 };
 
@@ -26,6 +28,10 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
 CacheStatistics cache_statistics();
 std::vector<std::shared_ptr<Plan>> cached_plans();  // in no order
 void clear_plan_cache();
+// Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for 2,000 are dropped,
+// and devices give back scratch memory that only these needed. ConfigError below 1.
+void set_release_frequency(int64_t launches);
+void note_launch(Plan& plan);  // of every launch, by the one who makes it, when it is under way
 // Drops plans that were not used by the last `launches` launches; returns how many.
 size_t drop_unused_plans(uint64_t launches);
 

@@ -40,8 +40,6 @@ void refuse_what_is_not_built(const Config& c) {
       {"strategy.use_recompute", s.use_recompute},
       {"strategy.sync_batch_norm with drop_last=false", several && s.sync_batch_norm && !c.drop_last},
       {"strategy.amp_dtype: f16", s.use_amp && s.amp_dtype == "f16"},
-      {"strategy.fetch_frequency above 1", s.fetch_frequency != 1},
-      {"strategy.num_iteration_per_drop_scope", s.num_iteration_per_drop_scope != 100},
   };
   for (const auto& [name, asked] : not_yet)
     if (asked) throw_error<ConfigError>("[train] {} is not built yet; leave it out", name);
@@ -97,6 +95,7 @@ void Trainer::State::prepare() {
   passes::Options& options = passes::current_options();
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
+  runtime::set_release_frequency(config.strategy.num_iteration_per_drop_scope);
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
   manual_seed(config.seed);
   make_model();
@@ -223,20 +222,23 @@ Trainer::State::Micro Trainer::State::make_steps() {
 
 // --- the loop --------------------------------------------------------------------------------------------------------
 
-// What the steps since the last report add up to. Results are read two steps late, so that the device is never idle.
+// What the steps since the last report add up to: losses and hits of those whose results are fetched, every
+// fetch_frequency-th. Results are read two steps late, so that the device is never idle.
 class Trainer::State::Tally {
  public:
   explicit Tally(State& state) : state_(state) { begin(); }
 
   void add(std::vector<Tensor> results, const data::Share& share) {
+    samples_ += share.own;
+    if ((state_.step - 1) % state_.config.strategy.fetch_frequency != 0) return;
     pending_.push_back({std::move(results), share.own});
-    ++batches_;
+    ++fetched_;
     if (pending_.size() > 2) read_one();
   }
 
   void report(int64_t epoch) {
     while (!pending_.empty()) read_one();
-    if (batches_ == 0) return;
+    if (fetched_ == 0) return;
     double seconds = std::max(seconds_now() - since_, 1e-9);
     add_over_ranks({&loss_, 1});
     int64_t counts[] = {correct_, targets_, samples_};
@@ -267,7 +269,7 @@ class Trainer::State::Tally {
 
   void begin() {
     loss_ = 0;
-    correct_ = targets_ = samples_ = batches_ = 0;
+    correct_ = targets_ = samples_ = fetched_ = 0;
     since_ = seconds_now();
     waited_ = state_.train->seconds_waited();
   }
@@ -284,13 +286,12 @@ class Trainer::State::Tally {
     loss_ += loss * static_cast<double>(targets);
     targets_ += targets;
     if (!is_text) correct_ += counted;
-    samples_ += done.samples;
   }
 
   State& state_;
   std::deque<Pending> pending_;  // results that nobody has waited for
   double loss_ = 0, since_ = 0, waited_ = 0;
-  int64_t correct_ = 0, targets_ = 0, samples_ = 0, batches_ = 0;
+  int64_t correct_ = 0, targets_ = 0, samples_ = 0, fetched_ = 0;
 };
 
 double Trainer::State::epochs_done() const {

@@ -148,6 +148,14 @@ class CpuQueue final : public Queue {
     return arena_;
   }
 
+  void release_scratch(size_t keep) override {
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back({{}, std::make_shared<CpuCompletion>(device_), [this, keep](const Run&) { empty_arena(keep); }});
+    }
+    changed_.notify_all();
+  }
+
   int steps_in_flight() const override { return in_flight_; }
 
   void run_now(const std::function<void(const Run&)>& body) override {
@@ -259,6 +267,13 @@ class CpuQueue final : public Queue {
     }
     throw_error<DeviceError>("[cpu] cannot reserve address space for {} bytes of temporaries: {}", bytes,
                              std::strerror(errno));
+  }
+
+  // Between two launches nothing in the arena is needed: pages go, the addresses stay.
+  void empty_arena(size_t keep) {
+    std::lock_guard lock(arena_mutex_);
+    const size_t from = round_up(keep, kLargePage);
+    if (from < arena_bytes_) madvise(static_cast<std::byte*>(arena_) + from, arena_bytes_ - from, MADV_DONTNEED);
   }
 
   // How many steps from `first` on can run at the same time.
