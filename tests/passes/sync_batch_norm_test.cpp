@@ -56,6 +56,18 @@ TEST(SyncBatchNorm, NormalisesByTheStatisticsOfAllRanks) {
   EXPECT_EQ(step.running->inputs[3], (GraphValue{const_cast<GraphNode*>(joint), 2}));
 }
 
+TEST(SyncBatchNorm, StandInsCountForNothing) {
+  Step step;
+  sync_batch_norm()->run(step.graph, {.sync_batch_norm = 7, .stand_ins = true});
+  int counted = 0;
+  for (const GraphNode& node : step.graph.nodes())
+    if (node.name() == "batch_norm_moments" || node.name() == "batch_norm_joint_sums") {
+      ++counted;
+      EXPECT_EQ(node.attributes.integer("count"), 0);
+    }
+  EXPECT_EQ(counted, 2);
+}
+
 TEST(SyncBatchNorm, TheGradientGoesThroughTheStatisticsOfAllRanks) {
   Step step;
   sync_batch_norm()->run(step.graph, {.sync_batch_norm = 7});

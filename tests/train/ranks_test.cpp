@@ -158,6 +158,20 @@ TEST(TrainerRanks, TrainAsOneDoesOnTheWholeBatchAndItsLastSamples) {
   }
 }
 
+// The second batch has 2 samples: of 3 ranks one has none. The evaluation sees what it has changed.
+TEST(TrainerRanks, SyncBatchNormCountsNoStandIns) {
+  ScratchFolder folder;
+  Words settings{"model=resnet18_small",          "image_size=16", "limit=8", "drop_last=false",
+                 "strategy.sync_batch_norm=true", "epochs=1",      "lr=0.001"};
+  Course whole = train_well(folder, {.settings = with(settings, {"batch_size=6"})});
+  ASSERT_EQ(whole.steps.size(), 2U);
+  Course parts = train_well(folder, {.ranks = 3, .settings = with(settings, {"batch_size=2"})});
+  ASSERT_EQ(parts.steps.size(), 2U);
+  expect_same_losses(parts, whole, 1e-4);
+  const double expected = whole.evaluations.at(0).loss;
+  EXPECT_NEAR(parts.evaluations.at(0).loss, expected, 1e-4 * expected);
+}
+
 // Updates of 2, 2 and 1 batches an epoch, the last of 3 samples.
 TEST(TrainerRanks, AccumulateAsOneDoes) {
   ScratchFolder folder;

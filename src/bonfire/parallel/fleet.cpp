@@ -405,6 +405,9 @@ bool fetch_due() { return !job() || job()->fetches_asked++ % job()->fetch_freque
 WithoutReduction::WithoutReduction() { ++without_reduction(); }
 WithoutReduction::~WithoutReduction() { --without_reduction(); }
 
+StandIns::StandIns(bool are) : before_(std::exchange(passes::current_options().stand_ins, are)) {}
+StandIns::~StandIns() { passes::current_options().stand_ins = before_; }
+
 namespace detail {
 
 void distribute_model(const nn::Module& model) {
@@ -443,12 +446,12 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
       strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;
   options.all_reduce_layers = strategy.fuse_parameter_groups_size;
   options.communicators = strategy.nccl_comm_num;
-  std::optional<LocalSgd> local;
-  if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
-  if (self.channel < 0) return;
   runtime::set_release_frequency(strategy.num_iteration_per_drop_scope);
   self.fetch_frequency = strategy.fetch_frequency;
   self.fetches_asked = 0;
+  std::optional<LocalSgd> local;
+  if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
+  if (self.channel < 0) return;
   self.local = local;
   optim::Optimizer shared = optimizer;  // copies share everything
   shared.set_after_update(after_update);

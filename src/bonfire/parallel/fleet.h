@@ -62,6 +62,19 @@ class WithoutReduction {
   WithoutReduction& operator=(const WithoutReduction&) = delete;
 };
 
+// While one lives, the batches of this rank's steps are stand-ins (data/sampler.h): with sync_batch_norm they count for
+// nothing in the statistics of all ranks. Their loss must weigh nothing.
+class StandIns {
+ public:
+  explicit StandIns(bool are = true);
+  ~StandIns();
+  StandIns(const StandIns&) = delete;
+  StandIns& operator=(const StandIns&) = delete;
+
+ private:
+  bool before_;
+};
+
 namespace detail {
 void distribute_model(const nn::Module& model);
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);

@@ -22,8 +22,8 @@ class SyncBatchNorm final : public Pass {
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       GraphNode* behind = position == graph.nodes().end() ? nullptr : &*position;
-      if (node->op == &statistics) join_statistics(graph, *node, behind, options.sync_batch_norm, joints);
-      if (node->op == &sums) join_sums(graph, *node, behind, options.sync_batch_norm, joints);
+      if (node->op == &statistics) join_statistics(graph, *node, behind, options, joints);
+      if (node->op == &sums) join_sums(graph, *node, behind, options, joints);
     }
   }
 
@@ -31,8 +31,10 @@ class SyncBatchNorm final : public Pass {
   // The moments of all ranks, by the node that makes statistics of them.
   using Joint = std::unordered_map<const GraphNode*, GraphNode*>;
 
-  // Elements of a channel.
-  static int64_t count_of(const TensorSpec& x) { return x.shape[1] == 0 ? 0 : x.shape.count() / x.shape[1]; }
+  // Elements of a channel. Stand-ins are none: neither statistics nor gradients are theirs.
+  static int64_t count_of(const TensorSpec& x, const Options& options) {
+    return options.stand_ins || x.shape[1] == 0 ? 0 : x.shape.count() / x.shape[1];
+  }
 
   static GraphNode* add(Graph& graph, const Op& op, std::vector<GraphValue> inputs, Attributes attributes,
                         const GraphNode& like, GraphNode* before) {
@@ -49,11 +51,11 @@ class SyncBatchNorm final : public Pass {
     return add(graph, comm::all_reduce_op(), {{value, 0}}, std::move(attributes), *value, before);
   }
 
-  static void join_statistics(Graph& graph, GraphNode& own, GraphNode* behind, int channel, Joint& joints) {
+  static void join_statistics(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, Joint& joints) {
     const std::vector<GraphNode*> mean_users = Uses(graph).nodes({&own, 0});
     GraphNode* moments = add(graph, batch_norm_moments_op(), {{&own, 0}, {&own, 1}},
-                             {{"count", count_of(own.inputs[0].spec())}}, own, behind);
-    GraphNode* all = reduce(graph, moments, channel, behind);
+                             {{"count", count_of(own.inputs[0].spec(), options)}}, own, behind);
+    GraphNode* all = reduce(graph, moments, options.sync_batch_norm, behind);
     GraphNode* joint =
         add(graph, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, own, behind);
     joints.emplace(joint, all);
@@ -66,16 +68,17 @@ class SyncBatchNorm final : public Pass {
     }
   }
 
-  static void join_sums(Graph& graph, GraphNode& own, GraphNode* behind, int channel, const Joint& joints) {
+  static void join_sums(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, const Joint& joints) {
     auto found = joints.find(own.inputs[2].node);
     if (found == joints.end()) return;  // by statistics that are constants
     std::vector<GraphNode*> users = Uses(graph).nodes({&own, 0});
     std::erase_if(users, [](const GraphNode* user) { return user->op != &find_op("batch_norm_gradient_apply"); });
     if (users.empty()) return;
     GraphNode* moments = add(graph, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, own, behind);
-    GraphNode* all = reduce(graph, moments, channel, behind);
-    GraphNode* joint = add(graph, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
-                           {{"count", count_of(own.inputs[1].spec())}, {"dtype", own.outputs[0].dtype}}, own, behind);
+    GraphNode* all = reduce(graph, moments, options.sync_batch_norm, behind);
+    GraphNode* joint =
+        add(graph, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
+            {{"count", count_of(own.inputs[1].spec(), options)}, {"dtype", own.outputs[0].dtype}}, own, behind);
     for (GraphNode* user : users) {
       user->inputs[5] = {joint, 0};
       user->inputs[6] = {joint, 1};

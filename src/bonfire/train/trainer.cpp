@@ -34,11 +34,9 @@ constexpr const char* kLoopTrack = "training loop";
 // A setting that would be read and then ignored is refused instead.
 void refuse_what_is_not_built(const Config& c) {
   const DistributedStrategy& s = c.strategy;
-  bool several = fleet::world_size() > 1 || places_of(c).size() > 1;
   const std::pair<const char*, bool> not_yet[] = {
       {"backend: nccl", c.backend == "nccl"},
       {"strategy.use_recompute", s.use_recompute},
-      {"strategy.sync_batch_norm with drop_last=false", several && s.sync_batch_norm && !c.drop_last},
       {"strategy.amp_dtype: f16", s.use_amp && s.amp_dtype == "f16"},
   };
   for (const auto& [name, asked] : not_yet)
@@ -95,13 +93,14 @@ void Trainer::State::prepare() {
   passes::Options& options = passes::current_options();
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
-  runtime::set_release_frequency(config.strategy.num_iteration_per_drop_scope);
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
+  runtime::set_release_frequency(config.strategy.num_iteration_per_drop_scope);
   manual_seed(config.seed);
   make_model();
   if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
   open_loaders();
   micro = std::make_unique<Micro>(make_steps());
+  stand_ins = std::make_unique<Micro>(make_steps());
 }
 
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
@@ -358,7 +357,10 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
-    auto& run = !updated ? micro->add : local && local->local() ? micro->update_alone : micro->update;
+    const bool standing_in = train->share().own == 0;
+    Micro& steps = standing_in ? *stand_ins : *micro;
+    auto& run = !updated ? steps.add : local && local->local() ? steps.update_alone : steps.update;
+    fleet::StandIns scope(standing_in);
     tally.add(run(input, label), train->share());
     if (updated && local && local->ends_with_average(optimizer->lr())) fleet::average();
     launch.end();

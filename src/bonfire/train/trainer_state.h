@@ -112,6 +112,7 @@ struct Trainer::State {
     Compiled<std::vector<Tensor>> add, update, update_alone;
   };
   std::unique_ptr<Micro> micro;
+  std::unique_ptr<Micro> stand_ins;  // the same, for batches of which this rank has no sample
   Micro make_steps();
 };
 
