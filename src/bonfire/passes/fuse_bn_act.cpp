@@ -86,7 +86,21 @@ class FuseBnAct final : public Pass {
       }
     }
     if (sums == nullptr || apply == nullptr || (others > 0 && !forward.has_residual)) return;
+    // With an all-reduce between, apply cannot come ahead of it: whoever needs dz before keeps it as it is.
+    if (apply->inputs[5].node != sums && is_used_before(graph, *gradient, *sums, *apply)) return;
     replace_backward(graph, forward, *gradient, *sums, *apply, uses);
+  }
+
+  // By anyone but `sums`.
+  static bool is_used_before(const Graph& graph, const GraphNode& value, const GraphNode& sums,
+                             const GraphNode& place) {
+    for (const GraphNode& node : graph.nodes()) {
+      if (&node == &place) return false;
+      if (&node == &sums) continue;
+      for (const GraphValue& input : node.inputs)
+        if (input.node == &value) return true;
+    }
+    return false;
   }
 
   static void replace_backward(Graph& graph, const Fused& forward, GraphNode& gradient, GraphNode& sums,
@@ -137,8 +151,6 @@ class FuseBnAct final : public Pass {
       if (&node == &apply) return;
       for (const GraphValue& input : node.inputs) {
         if (input.node != &apply) continue;
-        for (const GraphValue& needed : {apply.inputs[6], apply.inputs[7]})
-          if (needed.node != &sums) return;  // an all-reduce between: its order is not ours to change
         graph.move_before(&sums, &node);
         graph.move_before(&apply, &node);
         return;
