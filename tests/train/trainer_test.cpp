@@ -236,7 +236,7 @@ TEST(Trainer, ReleasesMemoryEverySoManyLaunches) {
   EXPECT_GE(every.releases, 12U);
   EXPECT_NEAR(static_cast<double>(fourth.releases), static_cast<double>(every.releases) / 4, 1);
   EXPECT_EQ(fourth.seen.evaluations.back().loss, every.seen.evaluations.back().loss);
-  EXPECT_LE(counted({}).releases, 1U);
+  EXPECT_NEAR(static_cast<double>(counted({}).releases), static_cast<double>(every.releases) / 100, 1);
 }
 
 TEST(Trainer, ATraceHasTheLoopTheWorkersTheNodesAndTheCheckpoints) {

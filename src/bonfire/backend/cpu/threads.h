@@ -9,7 +9,8 @@ int cpu_threads();
 // Before the first use of a CPU device; ConfigError afterwards.
 void set_cpu_threads(int threads);
 
-// That many CPU devices will work at a time: each gets its share of the cores, unless threads were chosen or are in use.
+// That many CPU devices will work at a time: each gets its share of the cores, unless threads were chosen or are in
+// use.
 void share_cpu_threads(int devices);
 
 // Independent ops that each CPU device runs side by side, one thread each, where they are neighbours in the plan:
