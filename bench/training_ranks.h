@@ -270,12 +270,14 @@ inline void measure_launch(const StepSettings& settings, nlohmann::json& rows) {
   std::vector<double> times;
   for (int round = -1; round < settings.rounds; ++round) {  // the first one leaves its choices behind
     auto begin = Clock::now();
-    std::string command = launcher + " launch --nproc_per_node 8 " + settings.self + " --first-step 2>/dev/null";
-    FILE* pipe = popen(command.c_str(), "r");
+    FILE* pipe = popen((launcher + " launch --nproc_per_node 8 " + settings.self + " --first-step").c_str(), "r");
     char line[256];
-    const bool done = pipe != nullptr && fgets(line, sizeof line, pipe) != nullptr;
-    if (done && round >= 0) times.push_back(seconds(Clock::now() - begin));
-    if (pipe != nullptr) pclose(pipe);
+    bool done = false;
+    while (!done && pipe != nullptr && fgets(line, sizeof line, pipe) != nullptr)
+      done = std::string_view(line).ends_with("done\n");
+    if (round >= 0) times.push_back(seconds(Clock::now() - begin));
+    if (pipe == nullptr || pclose(pipe) != 0 || !done)
+      throw_error<CommError>("[bench_comm] the ranks of `bonfire launch` have failed");
   }
   std::printf("launch to first step, 8 ranks, MNIST CNN, choices remembered: %.2f s (goal 2)\n", median(times));
   rows.push_back({{"case", "launch to first step, 8 ranks"}, {"seconds", median(times)}});
