@@ -30,13 +30,11 @@ endif()
 set(bonfire_every_set_files attention batch_norm batch_norm_gradient dropout elementwise indexing layer_norm
                             linear_cross_entropy loss lstm optimizer_update pooling random reduce softmax)
 set(bonfire_every_set_further avx2 avx512)
-if(BONFIRE_SANITIZE) # the loops are the same for every set: the baseline and the widest are enough
-  set(bonfire_every_set_further avx512)
-endif()
 
 # Appends to a list variable a file for each of these and each further set that includes it.
 function(bonfire_add_every_set_sources sources_variable)
-  if(NOT "avx512" IN_LIST bonfire_simd_here)
+  # Sanitizers need not see the same loops again.
+  if(NOT "avx512" IN_LIST bonfire_simd_here OR BONFIRE_SANITIZE)
     return()
   endif()
   set(further "")
@@ -48,9 +46,8 @@ function(bonfire_add_every_set_sources sources_variable)
                                                      "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER")
       list(APPEND further ${file})
     endforeach()
-    string(TOUPPER ${set_name} upper_name)
-    target_compile_definitions(bonfire_parts INTERFACE BONFIRE_EVERY_SET_${upper_name})
   endforeach()
+  target_compile_definitions(bonfire_parts INTERFACE BONFIRE_EVERY_SET_X86)
   set(${sources_variable} ${${sources_variable}} ${further} PARENT_SCOPE)
 endfunction()
 

@@ -224,9 +224,12 @@ TEST_P(GoldenOnCuda, TrainsAsInPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenOnCuda, ::testing::Values("mlp", "mnist_cnn", "resnet18_small"),
                          [](const auto& info) { return std::string(info.param); });
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenOfCandidates,
-                         ::testing::Values("mnist_cnn", "tanh_net", "two_headed", "resnet18_small"),
+INSTANTIATE_TEST_SUITE_P(Models, GoldenOfCandidates, ::testing::Values("mnist_cnn", "tanh_net", "two_headed"),
                          [](const auto& info) { return std::string(info.param); });
+#if !defined(__SANITIZE_ADDRESS__)  // a minute there, and nothing that the others and ForcedKernels do not show
+INSTANTIATE_TEST_SUITE_P(LargeModels, GoldenOfCandidates, ::testing::Values("resnet18_small"),
+                         [](const auto& info) { return std::string(info.param); });
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          ::testing::Values("mnist_cnn", "lenet", "mlp", "tanh_net", "resnet18_small", "vgg11_bn",

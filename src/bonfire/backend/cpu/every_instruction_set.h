@@ -42,23 +42,19 @@ bool register_for_every_set(KernelTable generic, KernelTable avx2, KernelTable a
 
 #if defined(BONFIRE_COMPILED_FURTHER)  // for a set beyond the baseline: no global constructor, no registration
 #define BONFIRE_CPU_KERNELS(family, ...) BONFIRE_DEFINE_TABLE(family, __VA_ARGS__)
+#elif defined(BONFIRE_EVERY_SET_X86)
+#define BONFIRE_CPU_KERNELS(family, ...)                                                                \
+  BONFIRE_DEFINE_TABLE(family, __VA_ARGS__)                                                             \
+  std::span<const OpKernels> family##_kernels_avx2();                                                   \
+  std::span<const OpKernels> family##_kernels_avx512();                                                 \
+  namespace {                                                                                           \
+  const bool registered =                                                                               \
+      register_for_every_set(family##_kernels_generic, family##_kernels_avx2, family##_kernels_avx512); \
+  }
 #else
-#if defined(BONFIRE_EVERY_SET_AVX2)
-#define BONFIRE_TABLE_AVX2(family) family##_kernels_avx2
-#else
-#define BONFIRE_TABLE_AVX2(family) nullptr
-#endif
-#if defined(BONFIRE_EVERY_SET_AVX512)
-#define BONFIRE_TABLE_AVX512(family) family##_kernels_avx512
-#else
-#define BONFIRE_TABLE_AVX512(family) nullptr
-#endif
-#define BONFIRE_CPU_KERNELS(family, ...)                                                                          \
-  BONFIRE_DEFINE_TABLE(family, __VA_ARGS__)                                                                       \
-  std::span<const OpKernels> family##_kernels_avx2();                                                             \
-  std::span<const OpKernels> family##_kernels_avx512();                                                           \
-  namespace {                                                                                                     \
-  const bool registered =                                                                                         \
-      register_for_every_set(family##_kernels_generic, BONFIRE_TABLE_AVX2(family), BONFIRE_TABLE_AVX512(family)); \
+#define BONFIRE_CPU_KERNELS(family, ...)                                                      \
+  BONFIRE_DEFINE_TABLE(family, __VA_ARGS__)                                                   \
+  namespace {                                                                                 \
+  const bool registered = register_for_every_set(family##_kernels_generic, nullptr, nullptr); \
   }
 #endif
