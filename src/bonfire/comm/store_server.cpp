@@ -248,16 +248,18 @@ class GrpcStoreServer final : public StoreServer {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0)
       throw_error<CommError>("[store] cannot listen on {}; choose another port", host_and_port(address, options.port));
-    watch_ = std::jthread([this](const std::stop_token& stop) {
-      std::mutex mutex;
-      std::condition_variable_any stopped;
-      std::unique_lock lock(mutex);
-      while (!stopped.wait_for(lock, stop, Vigil::kLook, [] { return false; }) && !stop.stop_requested())
-        service_.look_for_frozen_ranks();
+    watch_ = std::thread([this] {
+      std::unique_lock lock(mutex_);
+      while (!stopped_.wait_for(lock, Vigil::kLook, [&] { return stop_; })) service_.look_for_frozen_ranks();
     });
   }
   ~GrpcStoreServer() override {
-    watch_ = {};
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    stopped_.notify_all();
+    watch_.join();
     service_.close();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   }
@@ -269,7 +271,11 @@ class GrpcStoreServer final : public StoreServer {
   Service service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
-  std::jthread watch_;
+  // No std::jthread: what of it is inline would be compiled here without TSan, and taken for all (cmake/grpc.cmake).
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+  std::thread watch_;
 };
 
 }  // namespace
