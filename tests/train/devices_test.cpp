@@ -6,6 +6,7 @@
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/course.h"
 #include "tests/train/digits.h"
 
 namespace bonfire::train {
@@ -13,30 +14,6 @@ namespace {
 
 using bonfire::testing::ScratchFolder;
 using Words = std::vector<std::string>;
-
-struct Course {
-  RunBegins begin;
-  std::vector<StepReport> steps;
-  std::vector<EvaluationReport> evaluations;
-  RunEnds end;
-};
-
-class Witness final : public Reporter {
- public:
-  Witness(Course& course, int64_t stop_at) : course_(course), stop_at_(stop_at) {}
-  void begin(const RunBegins& run) override { course_.begin = run; }
-  void step(const StepReport& report) override {
-    course_.steps.push_back(report);
-    if (report.step == stop_at_) Trainer::request_stop();
-  }
-  void evaluated(const EvaluationReport& report) override { course_.evaluations.push_back(report); }
-  void note(const std::string&) override {}
-  void end(const RunEnds& run) override { course_.end = run; }
-
- private:
-  Course& course_;
-  int64_t stop_at_;
-};
 
 Course train(const ScratchFolder& folder, const Words& more, int64_t stop_at = -1) {
   if (!std::filesystem::exists(folder / "digits")) put_digits(folder / "digits");
