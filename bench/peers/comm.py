@@ -1,29 +1,18 @@
 """All-reduce of PyTorch's Gloo backend between SIZE processes, for bench_comm: answers each line ("bytes times") with
 the median microseconds."""
 
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
 import torch.distributed as dist
 
+import ranks
+
 
 def main():
-    size = int(sys.argv[1])
-    rank = int(os.environ.get("RANK", "0"))
-    if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
-        for other in range(1, size):
-            subprocess.Popen([sys.executable, *sys.argv], env=dict(os.environ, RANK=str(other)), stdin=subprocess.DEVNULL)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    rank = ranks.join(int(sys.argv[1]))
     while True:
         turn = torch.zeros(2, dtype=torch.int64)
         if rank == 0:

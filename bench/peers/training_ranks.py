@@ -1,9 +1,6 @@
 """Steps of PyTorch's DistributedDataParallel (Gloo) with SIZE processes of one thread each, for bench_comm: answers each
 line (how many steps) with the milliseconds of one."""
 
-import os
-import socket
-import subprocess
 import sys
 import time
 
@@ -12,29 +9,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import models
+import ranks
 
 BATCH = 64
 
 
-def pin(rank):
-    cores = sorted(os.sched_getaffinity(0))
-    if rank < len(cores):
-        os.sched_setaffinity(0, {cores[rank]})
-
-
 def main():
-    size = int(sys.argv[1])
-    rank = int(os.environ.get("RANK", "0"))
-    if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
-        for other in range(1, size):
-            subprocess.Popen([sys.executable, *sys.argv], env=dict(os.environ, RANK=str(other)), stdin=subprocess.DEVNULL)
-    pin(rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    rank = ranks.join(int(sys.argv[1]), own_core=True)
     torch.manual_seed(1)
     model = models.small_resnet18().to(memory_format=torch.channels_last)
     model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
