@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/launch/launched.h"
+#include "tests/launch/trained.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/scratch_folder.h"
 
 namespace bonfire::launch {
 
@@ -17,50 +16,15 @@ namespace {
 using testing::ChildProcess;
 using testing::clean;
 using testing::expect_mentions;
+using testing::expect_same;
 using testing::free_port;
 using testing::joined;
+using testing::Log;
+using testing::log_of;
 using testing::ScratchFolder;
+using testing::settings;
+using testing::trained_alone;
 using testing::Words;
-
-// A smooth enough training: few steps at a small rate, the last batch of each epoch uneven.
-Words settings(const ScratchFolder& folder, int64_t batch_size, const Words& more = {}) {
-  return joined({"place=cpu", "model=lenet", "lr=0.005", "limit=203", "drop_last=false", "epochs=2", "log_freq=1",
-                 "output=" + (folder / "runs").string(), fmt::format("batch_size={}", batch_size)},
-                more);
-}
-
-// [step] by number, and the evaluations, as the log has them.
-struct Log {
-  std::map<int64_t, double> losses;
-  std::vector<nlohmann::json> evaluations;
-};
-Log log_of(const std::filesystem::path& run) {
-  Log log;
-  std::ifstream stream(run / "metrics.jsonl");
-  for (std::string line; std::getline(stream, line);) {
-    nlohmann::json event = nlohmann::json::parse(line);
-    if (event.at("event") == "step") log.losses[event.at("step")] = event.at("loss");
-    if (event.at("event") == "evaluation") log.evaluations.push_back(event);
-  }
-  return log;
-}
-
-void expect_same(const Log& found, const Log& expected) {
-  ASSERT_EQ(found.losses.size(), expected.losses.size());
-  for (const auto& [step, loss] : expected.losses) EXPECT_NEAR(found.losses.at(step), loss, 1e-5 * loss) << step;
-  ASSERT_EQ(found.evaluations.size(), expected.evaluations.size());
-  for (size_t i = 0; i < found.evaluations.size(); ++i) {
-    double loss = expected.evaluations[i].at("loss"), top1 = expected.evaluations[i].at("top1");
-    EXPECT_NEAR(found.evaluations[i].at("loss").get<double>(), loss, 1e-4 * loss);
-    EXPECT_NEAR(found.evaluations[i].at("top1").get<double>(), top1, 0.002);
-  }
-}
-
-Log trained_alone(const ScratchFolder& folder) {
-  ChildProcess alone(joined({BONFIRE_PROGRAM, "train"}, settings(folder, 32)), clean());
-  EXPECT_EQ(alone.wait(), 0) << alone.output();
-  return log_of(folder / "runs/1");
-}
 
 TEST(LaunchTrain, OneCommandTrainsOnTwoRanksAsOnOne) {
   ScratchFolder folder, other;
