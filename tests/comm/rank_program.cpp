@@ -1,7 +1,8 @@
 // A rank as tests want it. Its arguments say what it does, one after another:
 //   meet SECONDS    finds the other ranks; prints "met 4 on 1 machines"
 //   train STEPS     data parallel, a layer of 2 MiB; prints a sum of its weights. hierarchical STEPS: by hosts,
-//                   hierarchical2 STEPS: and with two communicators
+//                   hierarchical2 STEPS: and with two communicators, local STEPS: by hosts, every fourth step (local
+//                   SGD)
 //   env NAME        prints NAME=value
 //   fleet BACKEND   joins the job as a rank of fleet, with a collective_timeout of the environment's SECONDS
 //   reduce TIMES    all-reduces of 1 MiB, each a step; whoever loses a peer by it leaves as a victim. leave NOW: the
@@ -56,14 +57,16 @@ void meet(double seconds) {
   say(fmt::format("met {} on {} machines at {}", job.peers.size(), machines.size(), fmt::join(addresses, " ")));
 }
 
-void train(int steps, bool hierarchical, int64_t communicators) {
+void train(int steps, const std::string& how) {
+  const int64_t communicators = how == "hierarchical2" ? 2 : 1;
   fleet::init();
   manual_seed(1);
   auto model = fleet::distributed_model(nn::Linear({.in = 1024, .out = 512}));
   auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.01}),
                                                 {.nccl_comm_num = communicators,
                                                  .fuse_all_reduce_ops = communicators == 1,
-                                                 .use_hierarchical_allreduce = hierarchical});
+                                                 .use_hierarchical_allreduce = how != "train",
+                                                 .use_local_sgd = how == "local"});
   for (int step = 0; step < steps; ++step) {
     mean(model(full({4, 1024}, 0.1 * (step + fleet::rank()), DType::f32))).backward();
     optimizer.step();
@@ -116,8 +119,8 @@ void run(const std::vector<std::string>& words) {
     if (word == "if") for_us = value == "all" || (rank != nullptr && value == rank);
     if (!for_us) continue;
     if (word == "meet") meet(std::stod(value));
-    if (word == "train" || word == "hierarchical" || word == "hierarchical2")
-      train(std::stoi(value), word != "train", word == "hierarchical2" ? 2 : 1);
+    if (word == "train" || word == "hierarchical" || word == "hierarchical2" || word == "local")
+      train(std::stoi(value), word);
     if (word == "env") say(value + "=" + (std::getenv(value.c_str()) ? std::getenv(value.c_str()) : "(none)"));
     if (word == "fleet") join(value);
     if (word == "reduce") as_rank([&] { reduce(std::stoi(value)); });

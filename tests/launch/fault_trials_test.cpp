@@ -14,7 +14,7 @@
 
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "tests/launch/launched.h"
-#include "tests/launch/two_hosts.h"
+#include "tests/launch/hosts.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 

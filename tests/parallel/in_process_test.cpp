@@ -196,6 +196,15 @@ TEST(InProcessDataParallel, SyncBatchNormIsThatOfTheWholeBatch) {
   expect_same_losses(in_process(2, task), plain(task));
 }
 
+// Of 3 devices the last has one sample in a batch of 3 and a stand-in in one of 2: the same shape.
+TEST(InProcessDataParallel, SyncBatchNormCountsNoStandIns) {
+  const Task task{.net = {.batch_norm = true}, .strategy = {.sync_batch_norm = true}, .batches = {3, 2}};
+  const Course whole = plain(task), traced = in_process(3, task), compiled = in_process(3, task, true);
+  expect_same_losses(traced, whole);
+  EXPECT_EQ(compiled.values, traced.values);
+  EXPECT_EQ(compiled.losses, traced.losses);
+}
+
 TEST(InProcessDataParallel, DropoutGoesByThePlaceInTheBatch) {
   const Task task{.net = {.dropout = 0.5}, .batches = {16, 7}};
   const Course whole = plain(task);

@@ -322,6 +322,7 @@ std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor
     if (world > 1) autodiff::set_loss_weight(state_->weights[place]);
     std::vector<Tensor> own;
     for (const HostRows& one : rows) own.push_back(one.deal(sampler, state_->devices[place]));
+    const fleet::StandIns scope(sampler.share(samples).own == 0);
     results[place] = launched(body(place, own));
     steps[place] = random_state().step;
   });

@@ -14,6 +14,7 @@ namespace {
 // One signature, traced: everything a launch needs.
 struct Traced {
   std::vector<TensorSpec> signature;
+  bool of_stand_ins = passes::current_options().stand_ins;
   std::shared_ptr<runtime::Plan> plan;
   std::vector<Value> leaves;
   std::vector<int> input_of_leaf;  // which argument a leaf stands for, or -1
@@ -22,7 +23,8 @@ struct Traced {
 };
 
 bool fits(const Traced& traced, std::span<const Tensor> inputs) {
-  if (traced.signature.size() != inputs.size()) return false;
+  if (traced.signature.size() != inputs.size() || traced.of_stand_ins != passes::current_options().stand_ins)
+    return false;
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!(traced.signature[i] == inputs[i].spec())) return false;
   // A variable that was moved to another device since is another step.
