@@ -22,7 +22,7 @@ if(BONFIRE_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${BONFIRE_SANITIZE}>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
   if(BONFIRE_SANITIZE MATCHES "address") # reports what these look for as well, and without them compiling is quicker
-    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,object-size>)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,object-size,pointer-overflow>)
   endif()
   add_link_options(-fsanitize=${BONFIRE_SANITIZE})
   bonfire_summary("sanitizers" "${BONFIRE_SANITIZE}")
