@@ -1,7 +1,8 @@
 // All-reduce between processes of this host: ours beside Gloo's ring, OpenMPI's and PyTorch's, in turn, medians; then
-// what communication costs whole training steps (training_ranks.h).
+// what communication costs whole training steps (training_ranks.h), small messages between hosts (delayed_link.h), and
+// a rank that is slow now and then (slow_rank.h).
 //
-//   bench_comm [--peer-python PYTHON] [--json FILE] [--rounds N] [--only all-reduce|steps]
+//   bench_comm [--peer-python PYTHON] [--json FILE] [--rounds N] [--only all-reduce|steps|small|slow-rank]
 //
 // Each contestant has processes of its own, which sleep while another has its turn. "shm" reduces gradients that lie in
 // the group's buffer, "shm copied" such as lie elsewhere; "gloo" is our ring over Gloo's connections. Values are f32.
@@ -17,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -25,8 +27,10 @@
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
+#include "delayed_link.h"
 #include "flags.h"
 #include "measure.h"
+#include "slow_rank.h"
 #include "training_ranks.h"
 #ifdef BONFIRE_BENCH_GLOO
 #include <gloo/allreduce.h>
@@ -284,7 +288,12 @@ int run_all(const Settings& settings) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   nlohmann::json rows = nlohmann::json::array();
-  if (settings.only != "steps") {
+  const std::set<std::string> parts{"", "all-reduce", "steps", "small", "slow-rank"};
+  if (!parts.contains(settings.only))
+    throw_error<ConfigError>("[bench_comm] --only is '{}', expected all-reduce, steps, small or slow-rank",
+                             settings.only);
+  auto asked = [&](const char* part) { return settings.only.empty() || settings.only == part; };
+  if (asked("all-reduce")) {
     std::printf("%-18s", "all-reduce, us");
     for (const std::string& name : contestants(settings)) std::printf(" %11s", name.c_str());
     std::printf("   x Gloo x OpenMPI x PyTorch\n");
@@ -293,7 +302,9 @@ int run_all(const Settings& settings) {
       measure(settings, ranks, std::to_string(server->port()), rows);
     }
   }
-  if (settings.only != "all-reduce") bench::measure_training({settings.self, settings.peer, settings.rounds}, rows);
+  if (asked("steps")) bench::measure_training({settings.self, settings.peer, settings.rounds}, rows);
+  if (asked("small")) bench::measure_small_messages(settings.self, rows);
+  if (asked("slow-rank")) bench::measure_slow_rank(settings.self, settings.rounds, rows);
   if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
   return 0;
 }
@@ -309,6 +320,8 @@ int main(int argc, char** argv) {
       return be_rank({arguments[1], std::stoi(arguments[2]), std::stoi(arguments[3]), arguments[4]});
     if (arguments.size() == 2 && arguments[0] == "--train") return bench::be_training_rank(arguments[1]);
     if (arguments.size() == 1 && arguments[0] == "--first-step") return bench::do_first_step();
+    if (arguments.size() == 1 && arguments[0] == "--small") return bench::be_small_rank();
+    if (arguments.size() == 2 && arguments[0] == "--slow-rank") return bench::be_slow_now_and_then(arguments[1] == "1");
     bench::read_flags("bench_comm", arguments,
                       {{"--peer-python", &settings.peer},
                        {"--json", &settings.json},
