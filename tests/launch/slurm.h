@@ -37,6 +37,15 @@ class Slurm {
     daemons_[2] = std::make_unique<ChildProcess>(Words{"slurmd", "-D", "-N", "localhost"}, variables());
   }
 
+  Slurm(const Slurm&) = delete;
+  Slurm& operator=(const Slurm&) = delete;
+  // Who looks after a job's last step reports its end to the daemons, and would ask for them for long.
+  ~Slurm() {
+    wait_until_idle();
+    for (auto& daemon : daemons_) daemon.reset();
+    for (int process : processes_with("SLURM_CONF=" + at("slurm.conf"))) ::kill(process, SIGKILL);
+  }
+
   ChildProcess::Variables variables() const {
     return clean({{"SLURM_CONF", at("slurm.conf")}, {"ASAN_OPTIONS", "detect_leaks=0"}});  // MPI keeps what it has
   }
