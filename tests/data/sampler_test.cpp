@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "bonfire/data/loader.h"
 #include "bonfire/data/stored_images.h"
@@ -134,6 +135,81 @@ TEST(DistributedSampler, APaddedTailGivesEveryRankAsManySamples) {
         EXPECT_EQ(loader.position(), (LoaderPosition{1, 0}));
       }
     }
+}
+
+// What three ranks read from the beginning, while their shares change; one vector for each batch, in the order of the
+// batch. Each has another number of workers, which have made batches ahead when that happens.
+std::vector<std::vector<int>> read_with_shares(size_t samples, const std::map<size_t, std::vector<int64_t>>& changes,
+                                               size_t batches) {
+  std::vector<std::vector<int>> all(batches);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    LoaderOptions options = shuffled_batches(8, rank, 3);
+    options.num_workers = static_cast<int>(rank);
+    DataLoader loader(numbered(samples), options);
+    for (size_t batch = 0; batch < batches; ++batch) {
+      if (auto change = changes.find(batch); change != changes.end()) loader.set_shares(change->second);
+      std::vector<int> own = next_of(loader);
+      const Share share = loader.share();
+      EXPECT_EQ(share.own, static_cast<int64_t>(own.size()));
+      all[batch].resize(static_cast<size_t>(share.all), -1);
+      for (size_t row = 0; row < own.size(); ++row) {
+        int& number = all[batch].at(static_cast<size_t>(share.place(static_cast<int64_t>(row))));
+        EXPECT_EQ(number, -1) << "two ranks have it";
+        number = own[row];
+      }
+    }
+  }
+  return all;
+}
+
+// Epochs of 5 batches, the last of 4 samples, of which a share of 1 in 24 has none.
+TEST(DistributedSampler, WhateverTheSharesAreEachBatchIsThatOfOne) {
+  DataLoader one(numbered(100), shuffled_batches(24, 0, 1));
+  std::vector<std::vector<int>> expected;
+  for (int batch = 0; batch < 15; ++batch) expected.push_back(next_of(one));
+  EXPECT_EQ(read_with_shares(100, {}, 15), expected);
+  EXPECT_EQ(read_with_shares(100, {{0, {8, 8, 8}}}, 15), expected);
+  EXPECT_EQ(read_with_shares(100, {{3, {12, 11, 1}}, {4, {1, 1, 22}}, {5, {4, 10, 10}}, {12, {22, 1, 1}}}, 15),
+            expected);
+}
+
+TEST(DistributedSampler, APositionIsTheSameWithOtherShares) {
+  DataLoader equal(numbered(100), shuffled_batches(8, 1, 2)), other(numbered(100), shuffled_batches(8, 1, 2));
+  for (int batch = 0; batch < 9; ++batch) {
+    if (batch == 2 || batch == 5) other.set_shares({15 - batch, 1 + batch});
+    equal.next();
+    other.next();
+    EXPECT_EQ(other.position(), equal.position());
+    EXPECT_EQ(other.batches_until(4), equal.batches_until(4));
+  }
+  other.seek({0, 96});
+  EXPECT_EQ(next_of(other).size(), 2U);  // of the last 4: 6 in 16
+}
+
+TEST(DistributedSampler, SharesOfALastBatchAddUpAndWeigh) {
+  for (int64_t count : {1, 2, 5, 23, 24}) {
+    int64_t own = 0;
+    double weights = 0;
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      Share share = DistributedSampler{.rank = rank, .world = 3}.share(count, std::vector<int64_t>{17, 6, 1});
+      EXPECT_EQ(share.first, own);
+      own += share.own;
+      weights += share.weight() / 3;
+    }
+    EXPECT_EQ(own, count);
+    EXPECT_DOUBLE_EQ(weights, 1);
+  }
+}
+
+TEST(DistributedSampler, SharesThatCannotBeAreRefused) {
+  DataLoader loader(numbered(100), shuffled_batches(8, 0, 2));
+  EXPECT_ERROR(loader.set_shares({16}), ConfigError, "1 shares for 2 ranks, expected one for each");
+  EXPECT_ERROR(loader.set_shares({16, 0}), ConfigError, "the share of rank 1 is 0, expected at least 1 sample");
+  EXPECT_ERROR(loader.set_shares({8, 9}), ConfigError, "add up to 17, expected 16: 8 for each rank");
+  LoaderOptions padded = shuffled_batches(8, 0, 2);
+  padded.sampler.pad = true;
+  EXPECT_ERROR(DataLoader(numbered(100), padded).set_shares({9, 7}), ConfigError, "leave pad out");
+  EXPECT_EQ(next_of(loader).size(), 8U);
 }
 
 }  // namespace

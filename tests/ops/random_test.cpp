@@ -94,6 +94,19 @@ TEST(Dropout, ARankDropsWhatOneWouldDropOfItsRows) {
   }
 }
 
+// Rows 2 to 4 of six, as a rank has them whose share of a batch is a block.
+TEST(Dropout, OfABlockOfRowsIsDroppedWhatOneWouldDrop) {
+  for (int64_t size : {1, 7, 300}) {
+    manual_seed(4);
+    std::vector<float> whole = dropout(ones({6, size}), 0.5).to_vector<float>();
+    random_state().rank = 2;
+    manual_seed(4);
+    std::vector<float> own = dropout(ones({3, size}), 0.5).to_vector<float>();
+    random_state().rank = 0;
+    EXPECT_TRUE(std::equal(own.begin(), own.end(), whole.begin() + 2 * size)) << size;
+  }
+}
+
 TEST(Dropout, DrawsAnotherMaskForEachOpAndEachStep) {
   manual_seed(3);
   Tensor x = ones({200});

@@ -158,6 +158,8 @@ TEST(ConfigErrors, SayWhatWasExpected) {
             "[config] a.yaml:1: num_classes is 'many', expected a whole number or auto");
   EXPECT_EQ(message("backend: smoke\n"),
             "[config] a.yaml:1: backend is 'smoke', expected one of auto, shm, gloo, mpi, nccl");
+  EXPECT_EQ(message("balance: fair\n"), "[config] a.yaml:1: balance is 'fair', expected one of equal, auto");
+  EXPECT_EQ(message("balance: [auto]\n"), "[config] a.yaml:1: balance is a list, expected one value");
   EXPECT_EQ(message("pin_memory: maybe\n"), "[config] a.yaml:1: pin_memory is 'maybe', expected true or false");
   EXPECT_EQ(message("lr: [1, 2]\n"), "[config] a.yaml:1: lr is a list, expected one value");
   EXPECT_EQ(message("seed: -1\n"), "[config] a.yaml:1: seed is '-1', expected a whole number from 0");

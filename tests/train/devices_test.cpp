@@ -58,6 +58,21 @@ TEST(TrainerDevices, TrainsAsOneDeviceDoes) {
   }
 }
 
+// 40 steps, of which the first windows measure. Whichever shares the devices have then, losses are those of one.
+TEST(TrainerDevices, BalancedTheyTrainAsOneDeviceDoes) {
+  ScratchFolder folder;
+  const Words settings{"epochs=10", "lr=0.0005", "eval_freq=10", "balance=auto"};
+  auto with_place = [&](const char* place) {
+    Words all = settings;
+    all.push_back(std::string("place=") + place);
+    return train(folder, all);
+  };
+  Course whole = with_place("cpu"), parts = with_place("cpu:0,cpu:1");
+  ASSERT_EQ(parts.steps.size(), 40U);
+  expect_same_losses(parts, whole);
+  EXPECT_EQ(parts.evaluations.at(0).top1, whole.evaluations.at(0).top1);
+}
+
 // What the run's folder says starts the same run again, and one device evaluates what it has saved.
 TEST(TrainerDevices, ARunStopsIsResumedAndEvaluatedElsewhere) {
   ScratchFolder folder;

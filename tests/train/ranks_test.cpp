@@ -268,6 +268,19 @@ TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
                                 }});
   for (const std::string& error : sizes.errors)
     EXPECT_EQ(error, "[train] rank 0 has 16 as batch_size, rank 1 has 17; all ranks must have the same");
+  Course balances = train(folder, {.ranks = 2, .settings = {"limit=64"}, .own = [](int rank) {
+                                     return Words{rank == 0 ? "balance=auto" : "balance=equal"};
+                                   }});
+  for (const std::string& error : balances.errors)
+    EXPECT_EQ(error, "[train] rank 0 has 1 as balance (1: auto), rank 1 has 0; all ranks must have the same");
+  Course single = train(folder, {.ranks = 2, .settings = {"balance=auto", "batch_size=1"}});
+  EXPECT_EQ(single.errors[1],
+            "[balance] with 1 sample a rank no rank can have fewer than another; use a larger batch_size, or leave "
+            "balance: auto out");
+  Course local = train(folder, {.ranks = 2, .settings = {"balance=auto", "strategy.use_local_sgd=true"}});
+  EXPECT_NE(local.errors[0].find("strategy.use_local_sgd each rank has a gradient of its own; leave one of them out"),
+            std::string::npos)
+      << local.errors[0];
   Course alone = train(folder, {.settings = {"num_gpus=2"}});
   EXPECT_EQ(alone.errors[0], "[train] num_gpus is 2, and this process is alone; start 2 with: bonfire train --nproc 2");
   Course nccl = train(folder, {.ranks = 2, .settings = {"backend=nccl"}});

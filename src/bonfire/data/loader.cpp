@@ -53,8 +53,9 @@ struct DataLoader::State {
   std::vector<std::optional<HostBatch>> slots;
   LoaderPosition origin;  // of batch 0
   int64_t next_wanted = 0, next_made = 0;
-  Share last;               // of the batch that was taken last
-  uint64_t generation = 0;  // counts seeks: what was begun before one is thrown away
+  Share last;                   // of the batch that was taken last
+  std::vector<int64_t> shares;  // [rank], of the batches that are made now; empty: all have as many
+  uint64_t generation = 0;      // counts seeks: what was begun before one is thrown away
   bool stop = false;
   double waited = 0;  // seconds
   std::vector<std::thread> workers;
@@ -89,25 +90,34 @@ struct DataLoader::State {
     return order;
   }
 
+  // Workers forget what they have made, and go on from this position.
+  void restart_at(const LoaderPosition& position) {
+    ++generation;
+    origin = position;
+    next_wanted = next_made = 0;
+    for (auto& slot : slots) slot.reset();
+    wanted.notify_all();
+  }
+
   // Tells whoever wants to know.
-  HostBatch make(const LoaderPosition& at, int worker) {
-    if (!options.on_batch) return make(at);
+  HostBatch make(const LoaderPosition& at, std::span<const int64_t> cut, int worker) {
+    if (!options.on_batch) return make(at, cut);
     double begin = seconds_now();
-    HostBatch batch = make(at);
+    HostBatch batch = make(at, cut);
     options.on_batch({worker, at, begin, seconds_now() - begin});
     return batch;
   }
 
-  HostBatch make(const LoaderPosition& at) {
+  HostBatch make(const LoaderPosition& at, std::span<const int64_t> cut) {
     HostBatch batch;
     try {
       int64_t count = std::min(global_batch(), samples() - at.samples);
-      batch.share = options.sampler.share(count);
+      batch.share = options.sampler.share(count, cut);
       // As many stand-ins as a batch has: the step is compiled for that.
-      int64_t rows = batch.share.own > 0 ? batch.share.own : options.batch_size;
+      int64_t rows = batch.share.own > 0 ? batch.share.own : options.sampler.share(global_batch(), cut).own;
       std::shared_ptr<const Order> order = order_of(at.epoch);
       for (int64_t row = 0; row < rows; ++row) {
-        int64_t place = at.samples + (batch.share.own > 0 ? options.sampler.place(row) : 0);
+        int64_t place = at.samples + (batch.share.own > 0 ? batch.share.place(row) : 0);
         place %= samples();  // a padded batch goes on with the epoch's first
         int64_t index = order ? (*order)[static_cast<size_t>(place)] : place;
         Sample sample = dataset->get(index);
@@ -134,8 +144,9 @@ struct DataLoader::State {
       int64_t number = next_made++;
       LoaderPosition at = position_of(number);
       uint64_t own = generation;
+      const std::vector<int64_t> cut = shares;
       lock.unlock();
-      HostBatch batch = make(at, worker);
+      HostBatch batch = make(at, cut, worker);
       lock.lock();
       if (own != generation) continue;
       slots[static_cast<size_t>(number % depth)] = std::move(batch);
@@ -144,7 +155,7 @@ struct DataLoader::State {
   }
 
   HostBatch take() {
-    if (workers.empty()) return make(position_of(next_wanted++), 0);
+    if (workers.empty()) return make(position_of(next_wanted++), shares, 0);
     std::unique_lock lock(mutex);
     std::optional<HostBatch>& slot = slots[static_cast<size_t>(next_wanted) % slots.size()];
     if (!slot) {
@@ -212,6 +223,17 @@ Batch DataLoader::next() {
 
 Share DataLoader::share() const { return state_->last; }
 
+void DataLoader::set_shares(const std::vector<int64_t>& shares) {
+  const DistributedSampler& sampler = state_->options.sampler;
+  sampler.check(shares);
+  if (int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0}); sum != state_->global_batch())
+    throw_error<ConfigError>("[loader] the shares of {} ranks add up to {}, expected {}: {} for each rank",
+                             sampler.world, sum, state_->global_batch(), state_->options.batch_size);
+  std::lock_guard lock(state_->mutex);
+  state_->shares = shares;
+  state_->restart_at(state_->position_of(state_->next_wanted));
+}
+
 LoaderPosition DataLoader::position() const {
   std::lock_guard lock(state_->mutex);
   return state_->position_of(state_->next_wanted);
@@ -223,11 +245,7 @@ void DataLoader::seek(const LoaderPosition& position) {
                              position.epoch, samples());
   std::lock_guard lock(state_->mutex);
   if (position == state_->position_of(state_->next_wanted)) return;
-  ++state_->generation;
-  state_->origin = position;
-  state_->next_wanted = state_->next_made = 0;
-  for (auto& slot : state_->slots) slot.reset();
-  state_->wanted.notify_all();
+  state_->restart_at(position);
 }
 
 double DataLoader::seconds_waited() const {

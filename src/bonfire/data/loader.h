@@ -64,6 +64,9 @@ class DataLoader {
   // share().own is 0, the batch has stand-ins.
   Batch next();
   Share share() const;  // of the batch that next() gave last
+  // From the next batch on the ranks have so many samples of each: all of them must call it at the same batch. What
+  // workers have made ahead is made anew. ConfigError where they do not add up to world × batch_size.
+  void set_shares(const std::vector<int64_t>& shares);
   LoaderPosition position() const;
   void seek(const LoaderPosition& position);
   double seconds_waited() const;  // in next(), for workers, since the loader was made

@@ -13,8 +13,12 @@
 // which they take part in the step and which weigh nothing. With `pad` every rank has as many instead, as torch's
 // DistributedSampler has it: the epoch's first samples fill the last batch up, and count like all others. A position is
 // counted in samples of all ranks: it means the same to any number of them.
+//
+// Ranks that are not equally fast can have other shares: the same global batches, cut into blocks, rank 0's first; a
+// smaller last batch is cut in the same proportions.
 
 #include <cstdint>
+#include <span>
 
 namespace bonfire::data {
 
@@ -22,6 +26,9 @@ namespace bonfire::data {
 struct Share {
   int64_t own = 0, all = 0;  // samples of this rank, of all ranks
   int64_t world = 1;
+  int64_t first = 0, step = 1;  // its samples are those at first, first + step, … of the global batch
+
+  int64_t place(int64_t row) const { return first + row * step; }  // in the global batch, of this rank's sample `row`
 
   // What a mean over the own samples is multiplied by, so that the mean of it over the ranks is the mean over all
   // samples.
@@ -35,12 +42,12 @@ struct DistributedSampler {
   bool pad = false;  // up to a multiple of the world
 
   void check() const;  // ConfigError for a rank that is not in the world
+  // ConfigError for shares [rank] of which there are more or fewer than ranks, for one below 1, and with pad.
+  void check(std::span<const int64_t> shares) const;
 
-  Share share(int64_t count) const {
-    const int64_t all = pad ? (count + world - 1) / world * world : count;
-    return {(all + world - 1 - rank) / world, all, world};
-  }
-  int64_t place(int64_t row) const { return row * world + rank; }  // in the global batch, of this rank's sample `row`
+  Share share(int64_t count) const;  // of a global batch of so many samples
+  // Where a full one is cut into these shares [rank]; empty: all have as many.
+  Share share(int64_t count, std::span<const int64_t> shares) const;
 };
 
 }  // namespace bonfire::data

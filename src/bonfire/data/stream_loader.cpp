@@ -66,7 +66,7 @@ Piece StreamLoader::State::make(SampleStream& stream, LoaderPosition& at) const 
     auto rows = static_cast<int64_t>(samples.size());
     for (int64_t row = 0; row < rows; ++row) {
       Sample& sample = samples[static_cast<size_t>(row)];
-      int64_t index = at.samples + (piece.share.own > 0 ? options.sampler.place(row) : 0);
+      int64_t index = at.samples + (piece.share.own > 0 ? piece.share.place(row) : 0);
       if (options.transform) options.transform(sample, {options.seed, at.epoch, index});
       if (row == 0) {
         piece.input = Stacked(sample.input, rows);

@@ -32,7 +32,7 @@ struct RandomState {
   uint64_t seed = 0x5eed;
   uint64_t step = 0;
   uint64_t parameters = 0;  // drawn so far; the next one has the stream of this number (nn/init.h)
-  // Whose rows of a batch these are: row i is row i · world + rank of that of all ranks, and draws its numbers.
+  // Row i of a batch is row i · world + rank of all ranks', and draws its numbers. Of a block: rank is its first row.
   uint64_t rank = 0, world = 1;
 };
 RandomState& random_state();  // this thread's; manual_seed sets it, and that of threads that start later

@@ -78,6 +78,9 @@ class Queue {
   virtual size_t spread_bytes() const { return 0; }
   // Neighbouring steps that may run at the same time when they share no bytes: temporaries of as many never do.
   virtual int steps_in_flight() const { return 1; }
+  // Real time that steps have taken since the queue was made, without collectives and what waits for them; of all
+  // launches that are done. 0: this queue does not measure.
+  virtual double seconds_computing() { return 0; }
   // Runs body with this device's threads or stream, behind everything launched; for timing candidates.
   virtual void run_now(const std::function<void(const Run&)>& body) = 0;
 };

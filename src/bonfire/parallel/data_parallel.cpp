@@ -86,15 +86,15 @@ class HostRows {
 
   // The rows of one of the devices; of one that has none the first row, as a stand-in.
   Tensor deal(const data::DistributedSampler& sampler, Device device) const {
-    const int64_t own = sampler.share(rows_).own;
+    const data::Share share = sampler.share(rows_);
     TensorSpec spec = batch_.spec();
     const size_t bytes = spec.bytes() / static_cast<size_t>(rows_);  // of a row
-    spec.shape[0] = std::max<int64_t>(1, own);
+    spec.shape[0] = std::max<int64_t>(1, share.own);
     spec.device = device;
     Buffer buffer{std::make_shared<Storage>(device, std::max<size_t>(1, spec.bytes()))};
     auto* target = static_cast<std::byte*>(buffer.data());
     for (int64_t row = 0; row < spec.shape[0]; ++row) {
-      const auto place = static_cast<size_t>(own == 0 ? 0 : sampler.place(row));
+      const auto place = static_cast<size_t>(share.own == 0 ? 0 : share.place(row));
       memory_of(device).copy_from_host(target + static_cast<size_t>(row) * bytes, data_ + place * bytes, bytes);
     }
     return Tensor::from_buffer(std::move(buffer), spec);

@@ -21,6 +21,13 @@ void add_over_ranks(std::span<double> sums) {
   if (!alone()) fleet::group().all_reduce({sums.data(), sums.size(), DType::f64}, comm::Reduce::sum);
 }
 
+std::vector<int64_t> numbers_of_ranks(int64_t own) {
+  if (alone()) return {own};
+  std::vector<int64_t> all(static_cast<size_t>(fleet::world_size()));
+  fleet::group().all_gather({&own, 1, DType::i64}, {all.data(), all.size(), DType::i64});
+  return all;
+}
+
 std::string text_of_first_rank(const std::string& text) {
   if (alone()) return text;
   auto bytes = static_cast<int64_t>(text.size());
@@ -40,9 +47,7 @@ void take_values_of_first_rank(const nn::StateDict& variables) {
 }
 
 void require_same_on_ranks(const std::string& what, int64_t number) {
-  if (alone()) return;
-  std::vector<int64_t> all(static_cast<size_t>(fleet::world_size()));
-  fleet::group().all_gather({&number, 1, DType::i64}, {all.data(), all.size(), DType::i64});
+  const std::vector<int64_t> all = numbers_of_ranks(number);
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
       throw_error<ConfigError>("[train] rank 0 has {} {}, rank {} has {}; all ranks must have the same", all[0], what,

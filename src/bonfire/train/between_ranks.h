@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "bonfire/nn/state_dict.h"
 
@@ -14,6 +15,8 @@ bool is_first_rank();  // the one that shows progress and writes files
 
 void add_over_ranks(std::span<int64_t> counts);
 void add_over_ranks(std::span<double> sums);
+
+std::vector<int64_t> numbers_of_ranks(int64_t own);  // [rank]
 
 std::string text_of_first_rank(const std::string& text);
 void take_values_of_first_rank(const nn::StateDict& variables);

@@ -68,6 +68,7 @@ struct Config {
   std::string place = "auto";
   int64_t num_gpus = 1;
   std::string backend = "auto";
+  std::string balance = "equal";
   double collective_timeout = 300;  // seconds
   DistributedStrategy strategy;
 };

@@ -125,6 +125,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             some);
   visit.key("backend", c.backend, "how ranks talk; auto: by shared memory on one host, by gloo across hosts",
             {.choices = {"auto", "shm", "gloo", "mpi", "nccl"}});
+  visit.key("balance", c.balance,
+            "what each rank has of a batch; auto: as much as its measured speed allows, equal: as much as any other",
+            {.choices = {"equal", "auto"}});
   visit.key("collective_timeout", c.collective_timeout,
             "seconds that ranks wait for one that lives but does not come, before all of them give up", positive);
 

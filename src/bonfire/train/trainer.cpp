@@ -47,6 +47,10 @@ void refuse_what_is_not_built(const Config& c) {
           "[train] {} neither classifies images nor predicts masked words, and there is no other data here yet; use it "
           "from C++",
           name);
+  if (c.balance == "auto" && s.use_local_sgd)
+    throw_error<ConfigError>(
+        "[train] balance: auto weighs the gradients of all ranks by their shares, and with strategy.use_local_sgd each "
+        "rank has a gradient of its own; leave one of them out");
 }
 
 optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
@@ -141,6 +145,8 @@ void Trainer::State::open_loaders() {
   require_same_on_ranks("samples to train on", opened.train->size());
   require_same_on_ranks("samples to test on", opened.test->size());
   require_same_on_ranks("as batch_size", own_batch());
+  require_same_on_ranks("as balance (1: auto)", config.balance == "auto" ? 1 : 0);
+  if (config.balance == "auto" && fleet::world_size() > 1) balance.emplace(fleet::world_size(), own_batch());
   data::LoaderOptions loading{.batch_size = own_batch(),
                               .sampler = fleet::sampler(),
                               .shuffle = true,
@@ -339,6 +345,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   Span whole(timeline.get(), kLoopTrack, fmt::format("epoch {}", epoch + 1));
   Tally tally(*this);
   if (local) local->begin_epoch(epoch);
+  if (balance) pace.since = own_seconds();  // an evaluation is nobody's step
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
   int64_t added = 0, until_update = 0;  // batches since an update; samples of all that add up
@@ -348,7 +355,9 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     double epochs = epochs_done();
     if (updated) until_update = samples_until_update();
     Span next(timeline.get(), kLoopTrack, "next batch");
+    const double asked = seconds_now();
     auto [input, label] = train->next();
+    pace.for_data += seconds_now() - asked;
     next.end();
     agree(label, until_update);
     optimizer->set_lr(schedule.at(epochs));
@@ -357,17 +366,21 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
-    const bool standing_in = train->share().own == 0;
+    const data::Share share = train->share();
+    const bool standing_in = share.own == 0;
     Micro& steps = standing_in ? *stand_ins : *micro;
     auto& run = !updated ? steps.add : local && local->local() ? steps.update_alone : steps.update;
     fleet::StandIns scope(standing_in);
-    tally.add(run(input, label), train->share());
+    fleet::RowsOf rows(share);
+    tally.add(run(input, label), share);
     if (updated && local && local->ends_with_average(optimizer->lr())) fleet::average();
     launch.end();
+    balance_shares(input.size(0));
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
   }
   tally.report(epoch);
+  if (balance) count_seconds();
   return train->position().epoch != epoch || step >= total_steps;
 }
 

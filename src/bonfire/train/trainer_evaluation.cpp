@@ -28,7 +28,7 @@ void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t fi
     ++report.confusion[static_cast<size_t>(labels[i]) * classes + predicted];
     bool is_wrong = labels[i] != static_cast<int64_t>(predicted);
     if (is_wrong ? wrong++ >= kWrong : right++ >= kRight) continue;
-    int64_t index = first + fleet::sampler().place(static_cast<int64_t>(i));
+    int64_t index = first + test->share().place(static_cast<int64_t>(i));
     Prediction kept{index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input};
     report.predictions.insert(
         is_wrong ? report.predictions.begin() + static_cast<int64_t>(wrong) - 1 : report.predictions.end(),

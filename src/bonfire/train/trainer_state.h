@@ -1,12 +1,13 @@
 #pragma once
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
-// up again, trainer_evaluation.cpp what is counted on the test data.
+// up again, trainer_evaluation.cpp what is counted on the test data, trainer_balance.cpp which rank trains on how much.
 
 #include <optional>
 
 #include "bonfire/data/loader.h"
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/balance.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/compile.h"
@@ -49,6 +50,15 @@ struct Trainer::State {
   std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
   bool agreed_to_stop = false;               // by all ranks
   std::optional<LocalSgd> local;             // where ranks train on their own
+
+  // Where shares of the batch follow the ranks' speed.
+  std::optional<Balance> balance;
+  struct Pace {
+    double seconds = 0;   // of this rank's own work, in the steps of the window so far
+    double since = 0;     // what own_seconds() was when they were last counted
+    double for_data = 0;  // seconds that next batches have taken, in all
+    int64_t rows = 0;     // samples of these steps, stand-ins too
+  } pace;
 
   template <class Event>
   void tell(void (Reporter::*event)(const Event&), const Event& what) {
@@ -97,6 +107,9 @@ struct Trainer::State {
   bool train_epoch(int64_t epoch);  // false: asked to stop inside it
   int64_t samples_until_update() const;
   void agree(const Tensor& label, int64_t until_update);  // before each step: on its weight, and whether to stop
+  double own_seconds() const;                             // computing and waiting for data, never for other ranks
+  void count_seconds();                                   // of the steps since the last call into the window
+  void balance_shares(int64_t rows);                      // after each step, of so many samples here
   void trace_nodes();                                     // before each step
   void collect_nodes();
 

@@ -158,6 +158,11 @@ class CpuQueue final : public Queue {
 
   int steps_in_flight() const override { return in_flight_; }
 
+  double seconds_computing() override {
+    std::lock_guard lock(mutex_);
+    return computing_;
+  }
+
   void run_now(const std::function<void(const Run&)>& body) override {
     auto completion = std::make_shared<CpuCompletion>(device_);
     {
@@ -187,11 +192,12 @@ class CpuQueue final : public Queue {
         busy_ = true;
       }
       std::exception_ptr error;
+      double computing = 0;  // seconds
       try {
         if (job.body) {
           job.body(Run{{}, {}, nullptr, &threads_, nullptr});
         } else {
-          run(job.launch);
+          computing = run(job.launch);
         }
       } catch (...) {
         error = std::current_exception();
@@ -201,6 +207,7 @@ class CpuQueue final : public Queue {
       {
         std::lock_guard lock(mutex_);
         busy_ = false;
+        computing_ += computing;
       }
       completion->finish(std::move(error));
       changed_.notify_all();
@@ -208,9 +215,9 @@ class CpuQueue final : public Queue {
   }
 
   // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
-  void run(Launch& launch) {
+  double run(Launch& launch) {
     try {
-      run_program(launch);
+      return run_program(launch);
     } catch (const std::exception& error) {
       if (launch.step_failure) (*launch.step_failure)(error.what());
       background_.finish_after_failure();
@@ -218,7 +225,8 @@ class CpuQueue final : public Queue {
     }
   }
 
-  void run_program(Launch& launch) {
+  // Returns the seconds that it has computed.
+  double run_program(Launch& launch) {
     for (const auto& earlier : launch.after) earlier->wait();
     const Program& program = *launch.program;
     for (size_t i = 0; i < program.addresses.size(); ++i)
@@ -229,17 +237,26 @@ class CpuQueue final : public Queue {
       times->begins.emplace_back(program.steps.size());
       times->seconds.emplace_back(program.steps.size());
     }
-    run_steps(launch, times);
+    return run_steps(launch, times);
   }
 
-  void run_steps(const Launch& launch, StepTimes* times) {
+  double run_steps(const Launch& launch, StepTimes* times) {
     const Program& program = *launch.program;
+    const double begin = seconds_now(false);
+    double waiting = 0;  // seconds, for collectives
+    auto wait = [&](const auto& body) {
+      const double since = seconds_now(false);
+      body();
+      waiting += seconds_now(false) - since;
+    };
     for (size_t first = 0; first < program.steps.size();) {
       const bool collective = program.steps[first].collective;
       const size_t count = collective ? 1 : independent_steps(program, launch.addresses, first);
       if (collective || !background_.idle()) {
-        for (size_t i = first; i < first + count; ++i)
-          background_.wait_for(accesses_of(program, program.steps[i], launch.addresses));
+        wait([&] {
+          for (size_t i = first; i < first + count; ++i)
+            background_.wait_for(accesses_of(program, program.steps[i], launch.addresses));
+        });
       }
       if (collective) {
         background_.start(program.steps[first].line, accesses_of(program, program.steps[first], launch.addresses),
@@ -252,7 +269,8 @@ class CpuQueue final : public Queue {
       }
       first += count;
     }
-    background_.wait_for_all();
+    wait([&] { background_.wait_for_all(); });
+    return seconds_now(false) - begin - waiting;
   }
 
   // Address space only; less than wanted where the process may not have so much (ulimit -v, valgrind).
@@ -319,6 +337,7 @@ class CpuQueue final : public Queue {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool busy_ = false, stop_ = false;
+  double computing_ = 0;      // seconds
   void* reserved_ = nullptr;  // address space
   void* arena_ = nullptr;     // in it, at a multiple of kLargePage
   size_t arena_bytes_ = 0, reserved_bytes_ = 0;

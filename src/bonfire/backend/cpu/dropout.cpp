@@ -26,7 +26,7 @@ std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
           y[i] = numbers[i - begin] >= dropped ? static_cast<T>(static_cast<Acc>(x[i]) * scale) : T(0);
       };
       const uint64_t stream = random_stream(key[1], number);
-      if (key[3] == 1) return for_each_uniform(key[0], stream, count, *run.threads, drop);
+      if (key[2] == 0 && key[3] == 1) return for_each_uniform(key[0], stream, count, *run.threads, drop);
       for_each_uniform_of_rows(key[0], stream, key[2], key[3], rows, count, *run.threads, drop);
     });
     candidates[0].in_place = {{0, 0}};

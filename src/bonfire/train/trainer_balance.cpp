@@ -1,0 +1,37 @@
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "bonfire/graph/engine.h"
+#include "bonfire/kernel/queue.h"
+#include "bonfire/train/trainer_state.h"
+
+namespace bonfire::train {
+
+double Trainer::State::own_seconds() const {
+  synchronize();
+  return queue_of(place).seconds_computing() + pace.for_data;
+}
+
+void Trainer::State::count_seconds() {
+  const double now = own_seconds();
+  pace.seconds += now - std::exchange(pace.since, now);
+}
+
+// Every rank is behind the same step here, and the next batch is the first that is cut in another way.
+void Trainer::State::balance_shares(int64_t rows) {
+  if (!balance) return;
+  pace.rows += rows;
+  const Balance::Mark mark = balance->after_step();
+  if (mark == Balance::Mark::none) return;
+  count_seconds();
+  const auto nanoseconds = static_cast<int64_t>(1e9 * pace.seconds / static_cast<double>(pace.rows));
+  pace.seconds = 0;
+  pace.rows = 0;
+  if (mark == Balance::Mark::begin || !balance->note(numbers_of_ranks(nanoseconds))) return;
+  train->set_shares(balance->shares());
+  note(fmt::format("balance: from step {} on the ranks train on {} of {} {}, by their speed", step + 1,
+                   fmt::join(balance->shares(), ", "), global_batch(), opened.is_text() ? "sequences" : "images"));
+}
+
+}  // namespace bonfire::train
