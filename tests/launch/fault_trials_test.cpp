@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "bonfire/comm/gloo/gloo_group.h"
-#include "tests/launch/launched.h"
 #include "tests/launch/hosts.h"
+#include "tests/launch/launched.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "tests/launch/launched.h"
 #include "tests/launch/hosts.h"
+#include "tests/launch/launched.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
