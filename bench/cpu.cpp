@@ -9,8 +9,6 @@
 // the growth of peak RSS over five steps in a fresh process. Our kernels are chosen anew, with no record of earlier
 // runs, and the seconds that takes are printed.
 
-#include <sched.h>
-
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -178,25 +176,10 @@ struct Settings {
   std::string seconds = "1";  // of one turn
 };
 
-// `taskset -c 0,1`: the first cores that this process may use.
-std::string pinned(const std::string& threads) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  std::string cores;
-  int left = std::stoi(threads);
-  for (int core = 0; core < CPU_SETSIZE && left > 0; ++core) {
-    if (!CPU_ISSET(core, &set)) continue;
-    cores += (cores.empty() ? "" : ",") + std::to_string(core);
-    --left;
-  }
-  return "taskset -c " + cores + " ";
-}
-
 std::string our_command(const Settings& settings, const std::string& threads, const std::string& mode,
                         const std::string& name, const std::string& dtype) {
-  return "env BONFIRE_CPU_THREADS=" + threads + " " + pinned(threads) + settings.self + " " + mode + " " + name + " " +
-         dtype;
+  return "env BONFIRE_CPU_THREADS=" + threads + " " + bench::on_processors(std::stoi(threads)) + settings.self + " " +
+         mode + " " + name + " " + dtype;
 }
 
 struct Variant {
@@ -205,8 +188,9 @@ struct Variant {
 
 std::string peer_command(const Settings& settings, const std::string& threads, const std::string& name,
                          const Variant& variant) {
-  std::string command = "env OMP_NUM_THREADS=" + threads + " " + pinned(threads) + settings.peer +
-                        " " BONFIRE_SOURCE_DIR "/bench/peers/cpu.py " + name + " " + variant.dtype + " " + threads;
+  std::string command = "env OMP_NUM_THREADS=" + threads + " " + bench::on_processors(std::stoi(threads)) +
+                        settings.peer + " " BONFIRE_SOURCE_DIR "/bench/peers/cpu.py " + name + " " + variant.dtype +
+                        " " + threads;
   if (variant.name.find("channels-last") != std::string::npos) command += " --channels-last";
   if (variant.name.find("compiled") != std::string::npos) command += " --compile";
   return command + " 2>/dev/null";

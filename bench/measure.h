@@ -2,6 +2,7 @@
 // What the benchmarks measure with: medians, peak memory, and processes that wait for their turn.
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +35,27 @@ inline int64_t peak_kilobytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss;
+}
+
+// `taskset -c 0,2 `: as many of the processors that this process may use. Two that are threads of one core share its
+// vector units, so others come first.
+inline std::string on_processors(int count) {
+  cpu_set_t may;
+  CPU_ZERO(&may);
+  sched_getaffinity(0, sizeof may, &may);
+  std::vector<int> apart, beside;
+  std::set<std::string> cores;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (!CPU_ISSET(processor, &may)) continue;
+    std::string name = "cpu" + std::to_string(processor), core = name;
+    std::getline(std::ifstream("/sys/devices/system/cpu/" + name + "/topology/thread_siblings_list"), core);
+    (cores.insert(core).second ? apart : beside).push_back(processor);
+  }
+  apart.insert(apart.end(), beside.begin(), beside.end());
+  std::string list;
+  for (size_t i = 0; i < std::min(apart.size(), static_cast<size_t>(count)); ++i)
+    list += (i == 0 ? "" : ",") + std::to_string(apart[i]);
+  return "taskset -c " + list + " ";
 }
 
 // What a command prints as its last line; empty if it fails.

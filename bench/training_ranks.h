@@ -100,7 +100,7 @@ class TrainingRank {
   comm::Buffer gradients_;
 };
 
-// Each rank on a core of its own where there are enough.
+// Each rank on a processor of its own where there are enough.
 inline void pin(int rank) {
   cpu_set_t cores, own;
   CPU_ZERO(&own);
@@ -181,8 +181,8 @@ class TrainingTeam {
     auto command = [&](int rank) {
       std::string place = link != nullptr ? link->inside(rank) + "env LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
                                           : "env LOCAL_RANK=" + std::to_string(rank) + " LOCAL_WORLD_SIZE=2";
-      return place + " RANK=" + std::to_string(rank) + " WORLD_SIZE=2 MASTER_ADDR=" + address + " MASTER_PORT=" + port +
-             " BONFIRE_CPU_THREADS=1 " + self + " --train " + backend;
+      return on_processors(2) + place + " RANK=" + std::to_string(rank) + " WORLD_SIZE=2 MASTER_ADDR=" + address +
+             " MASTER_PORT=" + port + " BONFIRE_CPU_THREADS=1 " + self + " --train " + backend;
     };
     other_ = std::make_unique<Worker>(command(1));
     lead_ = std::make_unique<Worker>(command(0));
@@ -221,8 +221,8 @@ inline void measure_one_host(const StepSettings& settings, nlohmann::json& rows)
   std::unique_ptr<Worker> peer;
   std::vector<std::string> questions{"alone", "together"};
   if (!settings.peer.empty()) {
-    peer =
-        std::make_unique<Worker>(settings.peer + " " BONFIRE_SOURCE_DIR "/bench/peers/training_ranks.py 2 2>/dev/null");
+    peer = std::make_unique<Worker>(on_processors(2) + settings.peer +
+                                    " " BONFIRE_SOURCE_DIR "/bench/peers/training_ranks.py 2 2>/dev/null");
     questions.emplace_back("ddp");
   }
   auto times = in_turns(questions, settings.rounds, [&](const std::string& question) {
