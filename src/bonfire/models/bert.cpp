@@ -155,9 +155,9 @@ class Encoder : public nn::Callable<Encoder> {
   nn::ModuleList<Layer> layers_;
 };
 
-class Model : public nn::Callable<Model> {
+class BertModel : public nn::Callable<BertModel> {
  public:
-  explicit Model(const BertOptions& options)
+  explicit BertModel(const BertOptions& options)
       : Callable("BertModel"),
         embeddings(register_module("embeddings", Embeddings(options))),
         encoder_(register_module("encoder", Encoder(options))) {}
@@ -220,12 +220,12 @@ class Head : public nn::Callable<Head> {
 }  // namespace
 
 struct BertForMaskedLM::Parts {
-  Model bert;
+  BertModel bert;
   Head cls;
 };
 
 BertForMaskedLM::BertForMaskedLM(const BertOptions& options) : Callable("BertForMaskedLM") {
-  Model bert = register_module("bert", Model(options));
+  BertModel bert = register_module("bert", BertModel(options));
   Head cls = register_module("cls", Head(options, bert.embeddings.words.weight));
   parts_ = std::make_shared<const Parts>(Parts{bert, cls});
 }

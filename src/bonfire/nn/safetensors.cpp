@@ -45,7 +45,7 @@ std::string printable(std::string_view text) {
 }
 
 // Extents of 0 are left out of the product, so that no product of some of the extents (a stride) overflows either.
-std::optional<uint64_t> bytes_of(const Shape& shape, DType dtype) {
+std::optional<uint64_t> checked_bytes(const Shape& shape, DType dtype) {
   int64_t bytes = static_cast<int64_t>(size_of(dtype));
   bool empty = false;
   for (int64_t extent : shape.extents()) {
@@ -244,7 +244,7 @@ std::string describe(const HeaderEntry& entry, const std::string& source) {
 void attach(HeaderEntry& entry, std::span<const std::byte> data, const std::string& source) {
   TensorEntry& tensor = entry.tensor;
   std::string_view type = type_name(tensor.dtype)->name;
-  std::optional<uint64_t> needed = bytes_of(tensor.shape, tensor.dtype);
+  std::optional<uint64_t> needed = checked_bytes(tensor.shape, tensor.dtype);
   if (!needed)
     throw_error<DataError>("[safetensors] {}: tensor {}: shape {} of {} is larger than any memory", source,
                            printable(tensor.name), to_string(tensor.shape), type);
@@ -285,7 +285,7 @@ void require_no_holes(std::span<const HeaderEntry> sorted, size_t data_bytes, co
 void require_writable(const TensorEntry& entry, const std::string& target) {
   if (entry.name == kMetadataKey)
     throw_error<DataError>("[safetensors] {}: a tensor cannot be named __metadata__; rename it", target);
-  std::optional<uint64_t> needed = bytes_of(entry.shape, entry.dtype);
+  std::optional<uint64_t> needed = checked_bytes(entry.shape, entry.dtype);
   if (!needed || *needed != entry.bytes.size())
     throw_error<DataError>("[safetensors] {}: tensor {} has {} bytes, which does not fit shape {} of {}", target,
                            printable(entry.name), entry.bytes.size(), to_string(entry.shape), name_of(entry.dtype));

@@ -126,17 +126,17 @@ Tensors top_k_gradient(Context c) {
   return {scatter_add(c.gradient(0), c.attributes().integer("axis"), c.output(1), c.input_spec(0).shape)};
 }
 
-const Op& make_op(const char* name, InferRule infer, GradientRule gradient) {
+const Op& make_reduction(const char* name, InferRule infer, GradientRule gradient) {
   return register_op(
       {.name = name, .infer = infer, .gradient = gradient, .traits = Trait::reduction, .amp = AmpRule::full});
 }
 
-const Op& sum_op = make_op("sum", infer_sum, sum_gradient);
+const Op& sum_op = make_reduction("sum", infer_sum, sum_gradient);
 const Op& sum_as_f32_op =
     register_op({.name = "sum_as_f32", .infer = infer_sum_as_f32, .traits = Trait::reduction, .amp = AmpRule::low});
-const Op& mean_op = make_op("mean", infer_mean, mean_gradient);
-const Op& max_op = make_op("max", infer_extremum, extremum_gradient);
-const Op& min_op = make_op("min", infer_extremum, extremum_gradient);
+const Op& mean_op = make_reduction("mean", infer_mean, mean_gradient);
+const Op& max_op = make_reduction("max", infer_extremum, extremum_gradient);
+const Op& min_op = make_reduction("min", infer_extremum, extremum_gradient);
 
 // Which element wins does not depend on precision: these take what arrives.
 const Op& argmax_op = register_op({.name = "argmax", .infer = infer_arg_extremum, .traits = Trait::reduction});
