@@ -28,6 +28,7 @@
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "measure.h"
+#include "two_namespaces.h"
 
 namespace bench {
 
@@ -35,7 +36,7 @@ namespace bench {
 class DelayedLink {
  public:
   explicit DelayedLink(std::chrono::microseconds delay) : delay_(delay) {
-    ready_ = run("ip netns add Na && ip netns add Nb") && open(0) && open(1);
+    ready_ = hosts_.ready() && open(0) && open(1);
     if (ready_) relay_ = std::thread([this] { relay(); });
   }
   ~DelayedLink() {
@@ -43,12 +44,11 @@ class DelayedLink {
     if (relay_.joinable()) relay_.join();
     for (int end : ends_)
       if (end >= 0) close(end);
-    run("ip netns del Na; ip netns del Nb");
   }
   DelayedLink(const DelayedLink&) = delete;
   DelayedLink& operator=(const DelayedLink&) = delete;
   bool ready() const { return ready_; }
-  std::string inside(int host) const { return "ip netns exec " + name_ + "ab"[host] + " "; }
+  std::string inside(int host) const { return hosts_.inside(host); }
 
  private:
   struct Packet {
@@ -57,16 +57,10 @@ class DelayedLink {
   };
   static constexpr size_t kMostBytes = 65'535;  // of a packet
 
-  bool run(std::string commands) const {
-    for (size_t at = 0; (at = commands.find('N', at)) != std::string::npos; at += name_.size())
-      commands.replace(at, 1, name_);
-    return std::system(("(" + commands + ") >/dev/null 2>&1").c_str()) == 0;
-  }
-
   // An interface of the host whose packets this process sees. A thread may be in another namespace than its process.
   bool open(int host) {
     std::thread([&] {
-      const int space = ::open(("/run/netns/" + name_ + "ab"[host]).c_str(), O_RDONLY | O_CLOEXEC);
+      const int space = ::open(("/run/netns/" + hosts_.name(host)).c_str(), O_RDONLY | O_CLOEXEC);
       if (space < 0 || setns(space, CLONE_NEWNET) != 0) return;
       close(space);
       const int end = ::open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
@@ -77,8 +71,8 @@ class DelayedLink {
     }).join();
     const std::string at = std::string("-n N") + "ab"[host];
     return ends_[static_cast<size_t>(host)] >= 0 &&
-           run("ip " + at + " addr add 10.85.0." + "12"[host] + "/24 dev delayed && ip " + at +
-               " link set delayed up mtu 9000 && ip " + at + " link set lo up");
+           hosts_.run("ip " + at + " addr add 10.85.0." + "12"[host] + "/24 dev delayed && ip " + at +
+                      " link set delayed up mtu 9000 && ip " + at + " link set lo up");
   }
 
   void relay() {
@@ -103,7 +97,7 @@ class DelayedLink {
   }
 
   std::chrono::microseconds delay_;
-  std::string name_ = "bd" + std::to_string(getpid());
+  TwoNamespaces hosts_;
   bool ready_ = false;
   int ends_[2] = {-1, -1};
   std::atomic<bool> stop_ = false;

@@ -24,6 +24,7 @@
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/store_server.h"
 #include "measure.h"
+#include "two_namespaces.h"
 
 namespace bench {
 
@@ -149,26 +150,19 @@ inline int do_first_step() {
 class SlowLink {
  public:
   SlowLink() {
-    ready_ =
-        run("ip netns add Na && ip netns add Nb && ip link add Nx netns Na type veth peer name Ny netns Nb && "
-            "ip -n Na addr add 10.84.0.1/24 dev Nx && ip -n Nb addr add 10.84.0.2/24 dev Ny && "
-            "for end in a:x b:y; do ns=N${end%:*} link=N${end#*:}; ip -n $ns link set $link up && "
-            "ip -n $ns link set lo up && tc -n $ns qdisc add dev $link root tbf rate 1gbit burst 512kb latency "
-            "50ms || exit 1; done");
+    ready_ = hosts_.ready() &&
+             hosts_.run(
+                 "ip link add Nx netns Na type veth peer name Ny netns Nb && "
+                 "ip -n Na addr add 10.84.0.1/24 dev Nx && ip -n Nb addr add 10.84.0.2/24 dev Ny && "
+                 "for end in a:x b:y; do ns=N${end%:*} link=N${end#*:}; ip -n $ns link set $link up && "
+                 "ip -n $ns link set lo up && tc -n $ns qdisc add dev $link root tbf rate 1gbit burst 512kb latency "
+                 "50ms || exit 1; done");
   }
-  ~SlowLink() { run("ip netns del Na; ip netns del Nb"); }
-  SlowLink(const SlowLink&) = delete;
-  SlowLink& operator=(const SlowLink&) = delete;
   bool ready() const { return ready_; }
-  std::string inside(int rank) const { return "ip netns exec " + name_ + (rank == 0 ? "a " : "b "); }
+  std::string inside(int rank) const { return hosts_.inside(rank); }
 
  private:
-  bool run(std::string commands) const {
-    for (size_t at = 0; (at = commands.find('N', at)) != std::string::npos; at += name_.size())
-      commands.replace(at, 1, name_);
-    return std::system(("(" + commands + ") >/dev/null 2>&1").c_str()) == 0;
-  }
-  std::string name_ = "bb" + std::to_string(::getpid());
+  TwoNamespaces hosts_;
   bool ready_ = false;
 };
 

@@ -66,7 +66,7 @@ endforeach()
 
 # What a sanitizer build saves most with: of a list of sources those that match a pattern, which run a few times a step at
 # most, are compiled without optimisation and several at a time, so that their headers and templates are compiled once.
-# Names in their unnamed namespaces must therefore differ within a folder. The others are compiled as ever.
+# Names in unnamed namespaces must therefore differ among the files of one namespace. The others are compiled as ever.
 function(bonfire_compile_together sources_variable pattern)
   set(together ${${sources_variable}})
   list(FILTER together INCLUDE REGEX "${pattern}")
