@@ -5,6 +5,8 @@
 // A rank is this program with --slow-rank, started by `bonfire launch`. Rank 0 prints milliseconds a step and the share
 // of 1,000 test images that it tells right at the end.
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -71,7 +73,7 @@ inline void measure_slow_rank(const std::string& self, int rounds, nlohmann::jso
     for (size_t local : {0, 1}) {
       double taken = 0, share = 0;
       const std::string line =
-          output_of(launcher + " launch --nproc_per_node 4 " + self + " --slow-rank " + std::to_string(local));
+          output_of(fmt::format("{} launch --nproc_per_node 4 {} --slow-rank {}", launcher, self, local));
       if (std::sscanf(line.c_str(), "[rank 0] %lf %lf", &taken, &share) != 2)
         throw_error<CommError>("[bench_comm] the ranks of `bonfire launch` have failed");
       times[local].push_back(taken);

@@ -61,6 +61,19 @@ void compare_sequences(Backend backend) {
   }));
 }
 
+void compare_layouts(Backend backend) {
+  expect_all_fine(run_ranks(backend, 3, [](Rank& rank) {
+    Sequence sequence{.items = {{0, "mean of a (f32 [4, 4])"}}, .layouts = 7};
+    require(comm::agree(*rank.group, sequence), "the layouts are the same");
+    if (rank.rank() == 1) sequence.layouts = 8;
+    require(!comm::agree(*rank.group, sequence), "rank 1 has another layout");
+    rank.group->barrier();
+  }));
+}
+
+TEST_P(LocalGroupAgreement, TellsWhetherOperandsLieAlike) { compare_layouts(GetParam()); }
+TEST_P(GroupAgreement, TellsWhetherOperandsLieAlike) { compare_layouts(GetParam()); }
+
 TEST_P(LocalGroupAgreement, NamesWhatDiffersOnWhichRank) { compare_sequences(GetParam()); }
 TEST_P(GroupAgreement, NamesWhatDiffersOnWhichRank) { compare_sequences(GetParam()); }
 

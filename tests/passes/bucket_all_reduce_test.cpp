@@ -59,6 +59,28 @@ TEST(BucketAllReduce, MergesUpToTheBytesAskedFor) {
   EXPECT_EQ(step.graph.assignments[0].value.node->attributes.ints("names"), (Shape{0, 1, 2}));
 }
 
+// How many gradients each merged all-reduce has of 40 in 40 layers, each of `bytes`.
+std::vector<size_t> usual_buckets(int64_t bytes) {
+  Graph graph;
+  for (int64_t i = 0; i < 40; ++i) {
+    GraphValue kept = variable(graph, {bytes / 4});
+    GraphNode* node = all_reduce(graph, apply(graph, "exp", {feed(graph, {bytes / 4})}), i);
+    node->path = "layer" + std::to_string(i);
+    graph.assignments.push_back({kept.node, {node, 0}});
+  }
+  bucket_all_reduce()->run(graph, {});
+  verify(graph, "bucket_all_reduce");
+  std::vector<size_t> sizes;
+  for (const GraphNode& node : graph.nodes())
+    if (node.op == &comm::all_reduce_op()) sizes.push_back(node.inputs.size());
+  return sizes;
+}
+
+TEST(BucketAllReduce, UnlessAskedOtherwiseATenthIsMergedAndLessTowardsTheEnd) {
+  EXPECT_EQ(usual_buckets(1 << 20), (std::vector<size_t>{4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 1, 1}));
+  EXPECT_EQ(usual_buckets(64 << 10), (std::vector<size_t>(10, 4)));  // a call costs more than there is to gain
+}
+
 TEST(BucketAllReduce, ALayerIsNeverParted) {
   Backward step;
   bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 410});

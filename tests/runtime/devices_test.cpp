@@ -130,6 +130,15 @@ TEST(CollectiveSteps, RunBesideTheStepsBehindThemThatDoNotReadTheirResults) {
   EXPECT_EQ((reduced + beside).item<float>(), 10);
 }
 
+// Otherwise the step beside it would wait until it may write there.
+TEST(CollectiveSteps, KeepWhatTheyReadWhileTheyRun) {
+  meeting.arrived = 0;
+  Tensor x = Tensor::from<float>({5}, {1}, kFirst);
+  Tensor reduced = trace_op(collective_op, {x + 1.0});
+  Tensor beside = trace_op(meet_op, {x});
+  EXPECT_EQ((reduced + beside).item<float>(), 11);
+}
+
 const Op& fail_op = register_op({.name = "fail_for_test", .infer = same_spec});
 const bool fail_kernel = register_kernel("fail_for_test", DeviceType::cpu, [](const KernelRequest& request) {
   return one_candidate(request, [](const Run&) { throw_error<DataError>("the disk is on fire"); });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 
@@ -96,7 +97,7 @@ class AgreementKernel final : public Kernel {
   void run(const Run&) override {
     const Channel channel = channel_at(channel_);
     if (first_) channel.group().progress()->step.fetch_add(1, std::memory_order_relaxed);
-    agree(channel.group(), sequence_);
+    channel.layouts_differ->store(!agree(channel.group(), sequence_));
   }
 
  private:
@@ -110,41 +111,56 @@ std::string_view name_in(const Channel& channel, int64_t name) {
                                               : std::string_view(channel.names->at(static_cast<size_t>(name)));
 }
 
+// Layouts that put every element at the same place count as one.
+void mix(base::Hash128& hash, const Shape& shape, const Layout& layout) {
+  Shape strides = strides_of(shape, layout);
+  for (int axis = 0; axis < shape.rank(); ++axis) hash.mix(static_cast<uint64_t>(shape[axis] == 1 ? 0 : strides[axis]));
+}
+
 }  // namespace
 
-void agree(Group& group, const Sequence& sequence) {
+bool agree(Group& group, const Sequence& sequence) {
   auto size = static_cast<size_t>(group.size());
   base::Hash128 hash = hash_of(sequence);
-  const uint64_t mine[] = {hash.low, hash.high};
-  std::vector<uint64_t> all(2 * size);
-  group.all_gather({mine, 2, DType::i64}, {all.data(), all.size(), DType::i64});
-  bool same = true;
-  for (size_t r = 1; r < size; ++r) same &= all[2 * r] == all[0] && all[2 * r + 1] == all[1];
-  if (same) return;
+  using Digest = std::array<uint64_t, 3>;
+  const Digest mine{hash.low, hash.high, sequence.layouts};
+  std::vector<Digest> all(size);
+  group.all_gather({mine.data(), mine.size(), DType::i64}, {all.data(), size * mine.size(), DType::i64});
+  bool same = true, same_layouts = true;
+  for (const Digest& other : all) {
+    same &= other[0] == all[0][0] && other[1] == all[0][1];
+    same_layouts &= other[2] == all[0][2];
+  }
+  if (same) return same_layouts;
   std::vector<std::string> texts = exchange(group, encode(sequence.items));
   size_t rank = 1;
   while (rank + 1 < size && texts[rank] == texts[0]) ++rank;
   throw_error<CommError>("this step's collectives differ: {}", difference(decode(texts[0]), decode(texts[rank]), rank));
 }
 
-std::vector<std::unique_ptr<Kernel>> agreements(std::span<const GraphNode* const> nodes) {
+std::vector<std::unique_ptr<Kernel>> agreements(std::span<const PlannedCollective> collectives) {
   std::map<int, Sequence> sequences;  // by channel
+  std::map<int, base::Hash128> layouts;
   int calls = 0;
-  for (const GraphNode* node : nodes) {
+  for (const auto& [node, operand_layouts] : collectives) {
     if (node->op != &all_reduce_op()) continue;
     auto number = static_cast<int>(node->attributes.integer("channel"));
     const Channel channel = channel_at(number);
     std::span<const int64_t> names = node->attributes.list("names");
     auto reduce = static_cast<Reduce>(node->attributes.integer("reduce"));
-    for (size_t i = 0; i < node->outputs.size(); ++i)
+    for (size_t i = 0; i < node->outputs.size(); ++i) {
       sequences[number].items.push_back(
           {calls, fmt::format("{} of {} ({} {})", name_of(reduce), name_in(channel, names[i]),
                               name_of(node->outputs[i].dtype), to_string(node->outputs[i].shape))});
+      mix(layouts[number], node->outputs[i].shape, operand_layouts[i]);
+    }
     ++calls;
   }
   std::vector<std::unique_ptr<Kernel>> kernels;
-  for (auto& [channel, sequence] : sequences)
+  for (auto& [channel, sequence] : sequences) {
+    sequence.layouts = layouts[channel].low;
     kernels.push_back(std::make_unique<AgreementKernel>(channel, std::move(sequence), kernels.empty()));
+  }
   return kernels;
 }
 

@@ -3,9 +3,9 @@
 //
 // Values of the same size would otherwise be mixed up where ranks do different things, and messages between hosts
 // carry no names. Ranks compile when they like (one has a batch of another size, another finds its plan), so the
-// comparison belongs to every run of a plan, not to its making. It costs next to nothing there: 16 bytes go round on
+// comparison belongs to every run of a plan, not to its making. It costs next to nothing there: 24 bytes go round on
 // the communication thread while the forward pass computes. Only when they differ do the ranks tell each other the
-// details, so that all of them say the same.
+// details, so that all of them say the same. How the operands lie in memory is compared too; ranks may differ in it.
 
 #include <memory>
 #include <span>
@@ -27,13 +27,19 @@ struct Sequence {
     friend bool operator==(const Item&, const Item&) = default;
   };
   std::vector<Item> items;
+  uint64_t layouts = 0;  // a hash of where each operand's elements are
 };
 
 // A collective call. CommError, the same on all ranks, says what the first rank that differs from rank 0 does
-// otherwise.
-void agree(Group& group, const Sequence& sequence);
+// otherwise. Returns whether the layouts are the same everywhere.
+bool agree(Group& group, const Sequence& sequence);
 
-// Steps to run before the collectives among `nodes`, which are those of one device in their order: one a channel.
-std::vector<std::unique_ptr<Kernel>> agreements(std::span<const GraphNode* const> nodes);
+struct PlannedCollective {
+  const GraphNode* node;
+  std::span<const Layout> layouts;  // of its operands
+};
+
+// Steps to run before these collectives, which are those of one device in their order: one a channel.
+std::vector<std::unique_ptr<Kernel>> agreements(std::span<const PlannedCollective> collectives);
 
 }  // namespace bonfire::comm

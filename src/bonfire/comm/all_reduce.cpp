@@ -41,25 +41,44 @@ struct Stretch {
 
 class AllReduceKernel final : public Kernel {
  public:
-  AllReduceKernel(const GraphNode& node)
+  AllReduceKernel(const GraphNode& node, std::vector<Layout> layouts)
       : channel_(static_cast<int>(node.attributes.integer("channel"))),
         communicator_(static_cast<size_t>(node.attributes.integer("communicator"))),
         reduce_(static_cast<Reduce>(node.attributes.integer("reduce"))),
-        dtype_(node.outputs[0].dtype) {
-    for (const TensorSpec& output : node.outputs) bytes_.push_back(output.bytes());
+        dtype_(node.outputs[0].dtype),
+        layouts_(std::move(layouts)) {
+    for (const TensorSpec& output : node.outputs) {
+      bytes_.push_back(output.bytes());
+      shapes_.push_back(output.shape);
+    }
   }
 
   void run(const Run& run) override {
     const Channel channel = channel_at(channel_);
     for (size_t i = 0; i < bytes_.size(); ++i)
       if (run.outputs[i] != run.inputs[i]) std::memcpy(run.outputs[i], run.inputs[i], bytes_[i]);
+    const bool differ = channel.layouts_differ->load();
+    if (differ) rearrange(run, true);
     for (const Stretch& stretch : stretches(channel, run))
       channel.communicators.at(communicator_)
           ->all_reduce({stretch.begin, static_cast<size_t>(stretch.end - stretch.begin) / size_of(dtype_), dtype_},
                        reduce_);
+    if (differ) rearrange(run, false);
   }
 
  private:
+  // Into row-major order, or back.
+  void rearrange(const Run& run, bool into_row_major) const {
+    std::vector<std::byte> copy;
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      if (same_places(shapes_[i], layouts_[i], {})) continue;
+      auto* data = run.output<std::byte>(i);
+      copy.assign(data, data + bytes_[i]);
+      const Layout &from = into_row_major ? layouts_[i] : Layout{}, &to = into_row_major ? Layout{} : layouts_[i];
+      convert_layout(copy.data(), from, data, to, shapes_[i], dtype_);
+    }
+  }
+
   // Only inside one of the channel's memories do neighbours belong together: what lies between other operands is not
   // ours. The order and the gaps there are the same on all ranks.
   std::vector<Stretch> stretches(const Channel& channel, const Run& run) const {
@@ -104,16 +123,21 @@ class AllReduceKernel final : public Kernel {
   size_t communicator_;
   Reduce reduce_;
   DType dtype_;
+  std::vector<Layout> layouts_;
   std::vector<size_t> bytes_;
+  std::vector<Shape> shapes_;
 };
 
 std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
   Candidate candidate =
       row_major_candidate(request, fmt::format("communicator {}", request.node.attributes.integer("communicator")));
-  // Row-major, whatever arrives: ranks may have chosen kernels with other layouts, and element must meet element.
-  for (size_t i = 0; i < request.node.inputs.size(); ++i)
+  for (size_t i = 0; i < request.node.inputs.size(); ++i) {
     candidate.in_place.emplace_back(static_cast<int>(i), static_cast<int>(i));
-  candidate.build = [&node = request.node] { return std::make_unique<AllReduceKernel>(node); };
+    if (request.arriving[i].block == 0) candidate.input_layouts[i] = candidate.output_layouts[i] = request.arriving[i];
+  }
+  candidate.build = [&node = request.node, layouts = candidate.output_layouts] {
+    return std::make_unique<AllReduceKernel>(node, layouts);
+  };
   return {std::move(candidate)};
 }
 

@@ -5,8 +5,11 @@
 //   gradient = comm::all_reduce(gradient, comm::Reduce::mean, channel);
 //
 // A node has any number of operands, of one dtype; each is replaced by its reduction over the ranks of the channel's
-// group. Every rank must trace the same nodes in the same order; comm/agreement.h finds out when they do not.
+// group. Every rank must trace the same nodes in the same order; comm/agreement.h finds out when they do not. Operands
+// are reduced as they lie; only where the ranks' lie in different ways (their processors differ, or the sizes of their
+// first batches did) are they brought into row-major order and back.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +30,8 @@ struct Channel {
   std::vector<std::shared_ptr<Group>> communicators;
   std::vector<Memory> memories = {};
   std::shared_ptr<const std::vector<std::string>> names = nullptr;  // of values, for messages; may grow
+  // Whether operands lie otherwise on other ranks: for the collectives behind an agreement, which sets it.
+  std::shared_ptr<std::atomic<bool>> layouts_differ = std::make_shared<std::atomic<bool>>(false);
 
   Group& group() const { return *communicators.front(); }
 };

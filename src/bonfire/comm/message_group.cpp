@@ -183,24 +183,27 @@ void MessageGroup::reduce_straight(Values values, Reduce reduce) {
 
 // Behind it rank r has the finished share r + 1.
 void MessageGroup::reduce_round_the_ring(Values values, Reduce reduce) {
+  // Items on their way at a time: whoever adds may be late, because its processor computes, and the link goes on.
+  constexpr size_t kAhead = 4;
   Ring ring(values, rank(), size());
-  std::vector<std::byte> arrived[2];  // while one is added, the next arrives
+  constexpr size_t kStride = kSegment + 64;  // shares that are not whole elements round up
+  arrived_.resize(std::max(arrived_.size(), kAhead * kStride));
+  auto place = [&](size_t item) { return Bytes(arrived_).subspan(item % kAhead * kStride, ring.at(item, 1).bytes()); };
   Transfers sends(*this), receives(*this);
   auto expect = [&](size_t item) {
-    if (item >= ring.items()) return;
-    arrived[item % 2].resize(ring.at(item, 1).bytes());
-    receives.receive(arrived[item % 2], ring.before());
+    if (item < ring.items()) receives.receive(place(item), ring.before());
   };
-  expect(0);
-  expect(1);
+  for (size_t item = 0; item < kAhead; ++item) expect(item);
   for (size_t item = 0; item < ring.items(); ++item) {
-    sends.send(bytes_of(ring.at(item, 0)), ring.next());
+    // What is passed on at a step has been added to at the one before.
+    for (size_t next = sends.begun(); next < std::min({ring.items(), item + kAhead, item + ring.segments}); ++next)
+      sends.send(bytes_of(ring.at(next, 0)), ring.next());
     receives.wait(item);
     Values mine = ring.at(item, 1);
-    const void* sources[] = {arrived[item % 2].data(), mine.data};
+    const void* sources[] = {place(item).data(), mine.data};
     Reduce kind = reduce == Reduce::mean && !ring.last_step(item) ? Reduce::sum : reduce;
     if (mine.count > 0) reduce_values(sources, {&mine.data, 1}, mine.count, mine.dtype, {kind, size()});
-    expect(item + 2);
+    expect(item + kAhead);
   }
   sends.wait_for_all();
 }

@@ -63,6 +63,7 @@ class MessageGroup : public Group {
   std::unique_ptr<Messenger> messenger_;
   Options options_;
   std::chrono::steady_clock::time_point deadline_;
+  std::vector<std::byte> arrived_;  // of a ring, until it is added
   uint64_t splits_ = 0;
   std::atomic<bool> aborted_ = false;
   std::exception_ptr error_;  // the first one

@@ -142,10 +142,6 @@ void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters)
   const size_t bytes = contiguous_bytes(gradients);
   comm::Buffer memory = self.reducing->buffer(bytes);
   make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
-  for (const Variable& gradient : gradients) {  // as the all-reduce has it: the same on all ranks
-    BONFIRE_CHECK(gradient.state().layout.row_major(), "gradient {} is in use already", gradient.name());
-    gradient.state().layout_fixed = true;
-  }
   comm::Channel channel = comm::channel_at(self.channel);
   comm::change_channel(self.channel, {});  // so that what nobody needs has one owner
   std::erase_if(channel.memories, [](const comm::Channel::Memory& old) { return old.buffer.use_count() == 1; });

@@ -69,13 +69,17 @@ class BucketAllReduce final : public Pass {
     if (reductions.empty()) return;
     int64_t total = 0;
     for (const Reduction& one : reductions) total += one.bytes;
-    const int64_t most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : total / 10;
+    int64_t left = total, most_bytes = 0;
     std::vector<Bucket> buckets;
     for (const Reduction& next : reductions) {
       bool joins = options.fuse_all_reduce_ops && !buckets.empty() &&
                    buckets.back().takes(next, most_bytes, options.all_reduce_layers);
-      if (!joins) buckets.emplace_back();
+      if (!joins) {
+        buckets.emplace_back();
+        most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : usual_bytes(total, left);
+      }
       buckets.back().add(next);
+      left -= next.bytes;
     }
     std::vector<GraphNode*> order;  // places are into it
     for (GraphNode& node : graph.nodes()) order.push_back(&node);
@@ -86,6 +90,13 @@ class BucketAllReduce final : public Pass {
   }
 
  private:
+  // Of a bucket when `left` of all gradients' bytes are still to be reduced. Nothing computes beside the last one, so
+  // they get smaller towards the end.
+  static int64_t usual_bytes(int64_t total, int64_t left) {
+    constexpr int64_t kWorthACall = 256 << 10;
+    return std::min(total / 10, std::max(left / 2, kWorthACall));
+  }
+
   // In the order in which their operands are made; but those that have names keep the order of the trace, which is the
   // same on ranks whose operands are made in another one.
   static std::vector<Reduction> find(Graph& graph) {

@@ -22,7 +22,7 @@ struct Options {
   bool fuse_elewise_add_act_ops = true;
   bool fuse_elementwise = true;  // chains of elementwise ops into one kernel
   bool fuse_all_reduce_ops = true;
-  int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all that is reduced
+  int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all, less towards the end
   int64_t all_reduce_layers = 50;    // in a merged all-reduce at most
   int64_t communicators = 1;         // that the all-reduces of gradients use in turn
   int sync_batch_norm = -1;          // channel whose ranks share batch statistics; -1: none

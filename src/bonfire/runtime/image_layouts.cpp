@@ -300,14 +300,22 @@ ParameterValues::ParameterValues(const Graph& graph, const Uses& uses) {
         auto shapes = written.find(user);
         bool updates = shapes != written.end() && std::find(shapes->second.begin(), shapes->second.end(),
                                                             value.spec().shape) != shapes->second.end();
-        bool passes_on = !user->is_input() && user->op->has(Trait::elementwise) && contains(output_of(*user, 0));
-        if (updates || passes_on) values_[value] = true;
+        std::optional<GraphValue> further = passed_on(*user, value);
+        if (updates || (further && contains(*further))) values_[value] = true;
       }
     }
   }
 }
 
 bool ParameterValues::contains(const GraphValue& value) const { return values_.contains(value); }
+
+std::optional<GraphValue> passed_on(const GraphNode& node, const GraphValue& input) {
+  if (node.is_input()) return {};
+  if (node.op->has(Trait::elementwise)) return output_of(node, 0);
+  if (!node.op->has(Trait::collective)) return {};
+  return output_of(node,
+                   static_cast<size_t>(std::find(node.inputs.begin(), node.inputs.end(), input) - node.inputs.begin()));
+}
 
 bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, const Candidate& candidate,
                      const Layout& layout) {

@@ -8,6 +8,7 @@
 // nodes, nodes with the cheap ones around them, and all nodes on images of one size, as long as that helps. A value is
 // reordered at most once to each layout, however many nodes use it so; that is how it is counted.
 
+#include <optional>
 #include <unordered_map>
 
 #include "bonfire/graph/graph.h"
@@ -30,6 +31,10 @@ class ParameterValues {
   };
   std::unordered_map<GraphValue, bool, Hash> values_;
 };
+
+// The output in which a node passes on what it reads here, lying as it lies: of an elementwise op, or of a collective,
+// whose operands are replaced one by one. Undefined where it does not.
+std::optional<GraphValue> passed_on(const GraphNode& node, const GraphValue& input);
 
 // Whether all images of the node lie so for this candidate.
 bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, const Candidate& candidate,

@@ -78,15 +78,19 @@ class Chooser {
     return cost;
   }
 
-  // How the node that updates a parameter wants its gradient. Elementwise ops on the way pass on what they get.
+  // How the variable that keeps a gradient wants it, or the node that updates the parameter by it. Elementwise ops and
+  // collectives on the way pass on what they get.
   std::optional<Layout> wanted_by_user(const GraphValue& value) {
     if (value.spec().shape.rank() != 4 || !parameters_.contains(value)) return {};
     if (auto known = wanted_.find(value); known != wanted_.end()) return known->second;
     std::optional<Layout> wanted;
+    for (const GraphAssignment& assignment : graph_.assignments)
+      if (assignment.value == value && fixed_[assignment.variable->leaf_position])
+        wanted = choices_.leaf_layouts[assignment.variable->leaf_position];
     for (GraphNode* user : uses_.nodes(value)) {
-      if (user->op->has(Trait::view)) continue;
-      if (user->op->has(Trait::elementwise)) {
-        wanted = wanted_by_user({user, 0});
+      if (wanted || user->op->has(Trait::view)) continue;
+      if (std::optional<GraphValue> further = passed_on(*user, value)) {
+        wanted = wanted_by_user(*further);
       } else {
         std::vector<Layout> arriving;
         for (const GraphValue& input : user->inputs) {
@@ -97,7 +101,6 @@ class Chooser {
         for (size_t i = 0; i < user->inputs.size(); ++i)
           if (user->inputs[i] == value) wanted = taker.input_layouts[i];
       }
-      if (wanted) break;
     }
     return wanted_[value] = wanted;
   }
@@ -115,13 +118,16 @@ class Chooser {
     return all;
   }
 
-  // Images arrive as was decided for the node, whether or not they must be reordered first.
-  std::vector<Layout> arriving_at(const GraphNode& node) const {
+  // Images arrive as was decided for the node, and what goes on to all ranks as its taker wants it: so it lies in the
+  // same way on each of them. Whether they must be reordered first or not.
+  std::vector<Layout> arriving_at(const GraphNode& node) {
     auto decided = image_layouts_.find(&node);
     std::vector<Layout> arriving;
     for (const GraphValue& input : node.inputs) {
       bool image = decided != image_layouts_.end() && parameters_.is_image(input);
       arriving.push_back(image ? decided->second : layouts_.at(input));
+      if (!node.op->has(Trait::collective)) continue;
+      if (std::optional<Layout> wanted = wanted_by_user(*passed_on(node, input))) arriving.back() = *wanted;
     }
     return arriving;
   }

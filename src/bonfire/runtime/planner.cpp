@@ -267,7 +267,26 @@ class Planner {
         slots.push_back({now, now, choice.candidate.workspace_bytes});
       }
     }
+    keep_for_collectives(device, slots);
     return slots;
+  }
+
+  // What a collective reads is not free behind it in the order: it runs on beside the steps that follow, until one of
+  // them reads a result.
+  void keep_for_collectives(Device device, std::vector<Interval>& slots) {
+    std::map<const GraphNode*, int> first_reader;
+    for (auto node = order_.rbegin(); node != order_.rend(); ++node)
+      for (const GraphValue& input : (*node)->inputs) first_reader[input.node] = position_.at(*node);
+    for (const GraphNode* node : order_) {
+      if (!node->op->has(Trait::collective) || node->device() != device) continue;
+      auto reader = first_reader.find(node);
+      const int done = reader == first_reader.end() ? static_cast<int>(order_.size()) : reader->second;
+      for (const GraphValue& input : node->inputs)
+        if (int slot = cell(input).arena_slot; slot >= 0) {
+          int& last = slots[static_cast<size_t>(slot)].last;
+          last = std::max(last, done);
+        }
+    }
   }
 
   // The interval of an input that dies here and that output `index` may be written over, or -1.
@@ -318,9 +337,10 @@ class Planner {
 
   // A program with collectives begins with its ranks' agreement on them.
   void add_agreements(int program) {
-    std::vector<const GraphNode*> collectives;
+    std::vector<comm::PlannedCollective> collectives;
     for (size_t i = 0; i < order_.size(); ++i)
-      if (program_of_[i] == program && order_[i]->op->has(Trait::collective)) collectives.push_back(order_[i]);
+      if (program_of_[i] == program && order_[i]->op->has(Trait::collective))
+        collectives.push_back({order_[i], choices_.of_node.at(order_[i]).candidate.output_layouts});
     std::vector<ProgramStep>& steps = plan_->programs[static_cast<size_t>(program)].program->steps;
     for (std::unique_ptr<Kernel>& kernel : comm::agreements(collectives)) {
       PlanNote note{.node = "agree", .path = "", .candidate = "communicator 0", .output_layouts = {}};

@@ -140,7 +140,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "communicators used in turn for collectives; 2 is advised across hosts", some);
   visit.key("strategy.fuse_all_reduce_ops", s.fuse_all_reduce_ops, "merge gradient all-reduces", any);
   visit.key("strategy.fuse_parameter_memory_size", s.fuse_parameter_memory_size,
-            "MB per merged all-reduce; auto: a tenth of all gradients", positive);
+            "MB per merged all-reduce; auto: a tenth of all gradients, less towards the end", positive);
   visit.key("strategy.fuse_parameter_groups_size", s.fuse_parameter_groups_size, "layers per merged all-reduce at most",
             some);
   visit.key("strategy.use_hierarchical_allreduce", s.use_hierarchical_allreduce,
