@@ -196,11 +196,11 @@ struct StepSettings {
   int rounds = 5;
 };
 
-// Medians of each question, asked in turns.
+// Medians of each question, asked in turns, four times a round: what a machine does besides may change within seconds.
 inline std::map<std::string, double> in_turns(const std::vector<std::string>& questions, int rounds,
                                               const std::function<double(const std::string&)>& ask) {
   std::map<std::string, std::vector<double>> times;
-  for (int round = -1; round < rounds; ++round)  // the first one warms up
+  for (int round = -1; round < 4 * rounds; ++round)  // the first one warms up
     for (const std::string& question : questions) {
       double taken = ask(question);
       if (round >= 0) times[question].push_back(taken);
@@ -220,7 +220,7 @@ inline void measure_one_host(const StepSettings& settings, nlohmann::json& rows)
     questions.emplace_back("ddp");
   }
   auto times = in_turns(questions, settings.rounds, [&](const std::string& question) {
-    return question == "ddp" ? peer->ask("4") : ours.ask(question, 4);
+    return question == "ddp" ? peer->ask("1") : ours.ask(question, 1);
   });
   const double share = times["alone"] / times["together"], faster = times["ddp"] / times["together"];
   std::printf(
@@ -244,7 +244,7 @@ inline void measure_two_hosts(const StepSettings& settings, nlohmann::json& rows
   }
   TrainingTeam ours(settings.self, "gloo", &link);
   auto times = in_turns({"alone", "together", "forward", "reduce"}, settings.rounds,
-                        [&](const std::string& question) { return ours.ask(question, 4); });
+                        [&](const std::string& question) { return ours.ask(question, 1); });
   const double backward = times["alone"] - times["forward"];
   const double hidden = 1 - (times["together"] - times["alone"]) / std::min(times["reduce"], backward);
   std::printf(
