@@ -1,7 +1,8 @@
 #pragma once
-// Threads that mostly wait. The scheduler lets who wakes up interrupt who computes, and a socket wakes its thread with
-// every few packets: a step that communicates would be interrupted hundreds of times. These threads do not mind to wait
-// for the end of a time slice instead, and lose nothing where a processor is idle.
+// Threads that move data in the background. The scheduler lets who wakes up interrupt who computes, and a socket wakes
+// its thread with every few packets: a step that communicates would be interrupted hundreds of times. Such a thread may
+// as well wait for the end of a time slice, and find more to move; where a processor is idle it does not wait at all.
+// Not for threads that answer each other: every answer would come a time slice late.
 
 namespace bonfire::base {
 

@@ -184,7 +184,7 @@ void MessageGroup::reduce_straight(Values values, Reduce reduce) {
 // Behind it rank r has the finished share r + 1.
 void MessageGroup::reduce_round_the_ring(Values values, Reduce reduce) {
   // Items on their way at a time: whoever adds may be late, because its processor computes, and the link goes on.
-  constexpr size_t kAhead = 4;
+  constexpr size_t kAhead = 8;
   Ring ring(values, rank(), size());
   constexpr size_t kStride = kSegment + 64;  // shares that are not whole elements round up
   arrived_.resize(std::max(arrived_.size(), kAhead * kStride));

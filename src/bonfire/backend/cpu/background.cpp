@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "bonfire/base/scheduling.h"
-
 namespace bonfire::cpu {
 
 Background::~Background() {
@@ -45,7 +43,6 @@ Background::Work* Background::next_in(int line) {
 }
 
 void Background::serve(int line) {
-  const base::InterruptsNobody quiet;
   std::unique_lock lock(mutex_);
   while (true) {
     Work* work = nullptr;

@@ -63,7 +63,7 @@ Device make_device(const GlooOptions& options) {
   gloo::transport::tcp::attr attributes;
   attributes.iface = options.interface;
   if (!options.address.empty()) attributes.hostname = wanted->address;
-  const base::InterruptsNobody quiet;  // nor does Gloo's thread, which is started here
+  const base::InterruptsNobody quiet;  // nor does Gloo's thread, which is started here and moves what ranks send
   return gloo::transport::tcp::CreateDevice(attributes);
 }
 
@@ -116,7 +116,6 @@ class Waits {
     sending_ = sending;
   }
   void nudge(const std::stop_token& stop) {
-    const base::InterruptsNobody quiet;
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, stop, kLookUp, [&] { return stop.stop_requested(); })) {
       if (waiting_ == nullptr) continue;
