@@ -98,16 +98,25 @@ TEST(DataParallel, RanksWhoseWeightsLieOtherwiseReduceElementByElement) {
 
 TEST(DataParallel, RanksThatBeginWithOtherBatchesEndAlike) { train_laid({}, 3); }
 
-// Reorders of weights and gradients among the steps of the largest plan.
-int64_t reorders_of_weights() {
-  int64_t most_nodes = 0, reorders = 0;
-  for (const auto& plan : runtime::cached_plans()) {
-    if (std::exchange(most_nodes, std::max<int64_t>(most_nodes, std::ssize(plan->notes))) == most_nodes) continue;
-    reorders = std::count_if(plan->notes.begin(), plan->notes.end(), [](const runtime::PlanNote& note) {
-      return note.node == "reorder" && note.result.shape == Shape{kChannels, kChannels, 3, 3};
-    });
-  }
-  return reorders;
+// Of the step, which is the largest plan.
+std::vector<runtime::PlanNote> notes_of_step() {
+  auto plans = runtime::cached_plans();
+  auto fewer = [](const auto& a, const auto& b) { return a->notes.size() < b->notes.size(); };
+  return (*std::max_element(plans.begin(), plans.end(), fewer))->notes;
+}
+
+int64_t reorders_of_weights(const std::vector<runtime::PlanNote>& notes) {
+  return std::count_if(notes.begin(), notes.end(), [](const runtime::PlanNote& note) {
+    return note.node == "reorder" && note.result.shape == Shape{kChannels, kChannels, 3, 3};
+  });
+}
+
+int64_t reduced_as(const std::vector<runtime::PlanNote>& notes, const Layout& layout) {
+  int64_t operands = 0;
+  for (const runtime::PlanNote& note : notes)
+    if (note.node == "all_reduce")
+      operands += std::count(note.output_layouts.begin(), note.output_layouts.end(), layout);
+  return operands;
 }
 
 TEST(DataParallel, ReducingReordersNothing) {
@@ -115,10 +124,11 @@ TEST(DataParallel, ReducingReordersNothing) {
   TwoConvolutions model;
   lay_all(model, channels_last());
   train(model, momentum(model), {});
-  const int64_t alone = reorders_of_weights();
+  const int64_t alone = reorders_of_weights(notes_of_step());
   runtime::clear_plan_cache();
   train_laid({channels_last(), channels_last()});
-  EXPECT_EQ(reorders_of_weights(), alone);
+  EXPECT_EQ(reorders_of_weights(notes_of_step()), alone);
+  EXPECT_EQ(reduced_as(notes_of_step(), channels_last()), 2);  // both weights
 }
 
 }  // namespace

@@ -274,11 +274,13 @@ class Planner {
   // What a collective reads is not free behind it in the order: it runs on beside the steps that follow, until one of
   // them reads a result.
   void keep_for_collectives(Device device, std::vector<Interval>& slots) {
+    auto collective = [](const GraphNode* node) { return node->op->has(Trait::collective); };
+    if (std::none_of(order_.begin(), order_.end(), collective)) return;
     std::map<const GraphNode*, int> first_reader;
     for (auto node = order_.rbegin(); node != order_.rend(); ++node)
       for (const GraphValue& input : (*node)->inputs) first_reader[input.node] = position_.at(*node);
     for (const GraphNode* node : order_) {
-      if (!node->op->has(Trait::collective) || node->device() != device) continue;
+      if (!collective(node) || node->device() != device) continue;
       auto reader = first_reader.find(node);
       const int done = reader == first_reader.end() ? static_cast<int>(order_.size()) : reader->second;
       for (const GraphValue& input : node->inputs)
