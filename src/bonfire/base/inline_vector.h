@@ -2,7 +2,9 @@
 // A vector whose first N elements need no allocation: nodes have few inputs, and tracing must stay under a microsecond
 // a node.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -20,8 +22,7 @@ class InlineVector {
   InlineVector(std::initializer_list<T> items) : InlineVector(std::span<const T>(items.begin(), items.size())) {}
   explicit InlineVector(std::span<const T> items)
       : InlineVector() {  // delegates, so that a throwing copy frees the rest
-    reserve(items.size());
-    for (const T& item : items) push_back(item);
+    append(items);
   }
   InlineVector(const InlineVector& other) : InlineVector(std::span<const T>(other.data(), other.size())) {}
   InlineVector(InlineVector&& other) noexcept { take(other); }
@@ -45,17 +46,22 @@ class InlineVector {
   T& emplace_back(Args&&... args) {
     if (size_ == capacity_) {
       T item(std::forward<Args>(args)...);  // first: the arguments may name an element that growing moves
-      reserve(capacity_ * 2);
-      std::construct_at(data() + size_, std::move(item));
+      reserve(2 * size_t{capacity_});
+      std::construct_at(data_ + size_, std::move(item));
     } else {
-      std::construct_at(data() + size_, std::forward<Args>(args)...);
+      std::construct_at(data_ + size_, std::forward<Args>(args)...);
     }
-    return data()[size_++];
+    return data_[size_++];
   }
   void push_back(T item) { emplace_back(std::move(item)); }
-  void pop_back() { std::destroy_at(data() + --size_); }
+  void append(std::span<const T> items) {  // which are not its own
+    if (size_ + items.size() > capacity_) reserve(std::max<size_t>(size_ + items.size(), 2 * size_t{capacity_}));
+    std::uninitialized_copy_n(items.data(), items.size(), data_ + size_);
+    size_ += static_cast<uint32_t>(items.size());
+  }
+  void pop_back() { std::destroy_at(data_ + --size_); }
   void clear() noexcept {
-    std::destroy_n(data(), size_);
+    std::destroy_n(data_, size_);
     size_ = 0;
   }
   void resize(size_t count) {
@@ -67,15 +73,15 @@ class InlineVector {
     static_assert(std::is_nothrow_move_constructible_v<T>, "growing must not fail halfway");
     if (count <= capacity_) return;
     T* grown = std::allocator<T>().allocate(count);
-    std::uninitialized_move_n(data(), size_, grown);
-    std::destroy_n(data(), size_);
+    std::uninitialized_move_n(data_, size_, grown);
+    std::destroy_n(data_, size_);
     release();
-    heap_ = grown;
-    capacity_ = count;
+    data_ = grown;
+    capacity_ = static_cast<uint32_t>(count);
   }
 
-  T* data() { return heap_ != nullptr ? heap_ : reinterpret_cast<T*>(inline_); }
-  const T* data() const { return heap_ != nullptr ? heap_ : reinterpret_cast<const T*>(inline_); }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   T& operator[](size_t i) { return data()[i]; }
@@ -96,25 +102,26 @@ class InlineVector {
   }
 
  private:
+  T* inside() noexcept { return reinterpret_cast<T*>(inline_); }
   void release() noexcept {
-    if (heap_ != nullptr) std::allocator<T>().deallocate(heap_, capacity_);
-    heap_ = nullptr;
+    if (data_ != inside()) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = inside();
     capacity_ = N;
   }
-  void take(InlineVector& other) noexcept {
-    if (other.heap_ != nullptr) {
-      heap_ = std::exchange(other.heap_, nullptr);
+  void take(InlineVector& other) noexcept {  // of one whose own elements are gone
+    if (other.data_ != other.inside()) {
+      data_ = std::exchange(other.data_, other.inside());
       capacity_ = std::exchange(other.capacity_, N);
     } else {
-      std::uninitialized_move_n(other.data(), other.size_, data());
-      std::destroy_n(other.data(), other.size_);
+      std::uninitialized_move_n(other.data_, other.size_, data_);
+      std::destroy_n(other.data_, other.size_);
     }
     size_ = std::exchange(other.size_, 0);
   }
 
-  size_t size_ = 0;
-  size_t capacity_ = N;
-  T* heap_ = nullptr;
+  T* data_ = inside();  // inline_, or memory of its own
+  uint32_t size_ = 0;
+  uint32_t capacity_ = N;
   alignas(T) std::byte inline_[N * sizeof(T)];  // NOLINT(bugprone-sizeof-expression): T may be a pointer
 };
 

@@ -10,7 +10,7 @@ void Attributes::add(const Item& item) {
   Entry entry{item.name, item.kind, static_cast<uint16_t>(words_.size()), 1};
   if (item.kind == Kind::list) {
     entry.count = static_cast<uint16_t>(item.list.size());
-    for (int64_t word : item.list) words_.push_back(word);
+    words_.append(item.list);
   } else {
     words_.push_back(item.word);
   }
@@ -18,6 +18,15 @@ void Attributes::add(const Item& item) {
 }
 
 void Attributes::set(const Item& item) {
+  const Entry* before = find(item.name);
+  if (before == nullptr) {
+    add(item);
+    return;
+  }
+  if (item.kind != Kind::list && before->kind == item.kind) {
+    words_[before->begin] = item.word;
+    return;
+  }
   Attributes kept;
   for (const Entry& entry : entries_) {
     if (std::string_view(entry.name) == item.name) continue;
@@ -32,7 +41,9 @@ void Attributes::set(const Item& item) {
 
 const Attributes::Entry* Attributes::find(std::string_view name) const {
   for (const Entry& entry : entries_)
-    if (entry.name == name.data() || name == entry.name) return &entry;
+    if (entry.name == name.data()) return &entry;  // as a library's equal literals are one, this is seldom missed
+  for (const Entry& entry : entries_)
+    if (name == entry.name) return &entry;
   return nullptr;
 }
 

@@ -43,18 +43,34 @@ void run_and_check(const NodePtr& node) {
   }
 }
 
-NodePtr append_checked(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
+NodeInputs values_of(std::initializer_list<OpInput> inputs) {
   NodeInputs values;
   values.reserve(inputs.size());
-  for (const Tensor& input : inputs) {
-    if (!input.defined()) throw_error<GraphError>("[{}] input {} is an undefined tensor", op.name, values.size());
-    values.push_back(input.value());
-  }
-  Trace& trace = Trace::current();
-  NodePtr node = trace.append(op, std::move(values), std::move(attributes));
+  for (const OpInput& input : inputs) values.push_back(input.value);
+  return values;
+}
+
+NodeInputs values_of(std::span<const Tensor> inputs) {
+  NodeInputs values;
+  values.reserve(inputs.size());
+  for (const Tensor& input : inputs) values.push_back(input.value());
+  return values;
+}
+
+NodePtr append_checked(const Op& op, NodeInputs&& inputs, Attributes&& attributes) {
+  for (const Value& input : inputs)
+    if (!input) throw_error<GraphError>("[{}] input {} is an undefined tensor", op.name, &input - inputs.data());
+  NodePtr node = Trace::current().append(op, std::move(inputs), std::move(attributes));
   if (check_numbers() && !TraceScope::active()) [[unlikely]]
     run_and_check(node);
   return node;
+}
+
+Tensors outputs_of(const NodePtr& node) {
+  Tensors outputs;
+  outputs.reserve(node->outputs.size());
+  for (uint32_t i = 0; i < node->outputs.size(); ++i) outputs.emplace_back(Value{node, i});
+  return outputs;
 }
 
 }  // namespace
@@ -90,19 +106,20 @@ size_t GradientContext::input_count() const { return node_.inputs.size(); }
 const TensorSpec& GradientContext::input_spec(size_t i) const { return node_.inputs[i].spec(); }
 const Attributes& GradientContext::attributes() const { return node_.attributes; }
 
-Tensor trace_op(const Op& op, std::initializer_list<Tensor> inputs, Attributes attributes) {
-  return trace_op(op, std::span<const Tensor>(inputs.begin(), inputs.size()), std::move(attributes));
+Tensor trace_op(const Op& op, std::initializer_list<OpInput> inputs, Attributes attributes) {
+  return Tensor(Value{append_checked(op, values_of(inputs), std::move(attributes)), 0});
 }
 
 Tensor trace_op(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
-  return Tensor(Value{append_checked(op, inputs, std::move(attributes)), 0});
+  return Tensor(Value{append_checked(op, values_of(inputs), std::move(attributes)), 0});
+}
+
+Tensors trace_op_all(const Op& op, std::initializer_list<OpInput> inputs, Attributes attributes) {
+  return outputs_of(append_checked(op, values_of(inputs), std::move(attributes)));
 }
 
 Tensors trace_op_all(const Op& op, std::span<const Tensor> inputs, Attributes attributes) {
-  NodePtr node = append_checked(op, inputs, std::move(attributes));
-  Tensors outputs;
-  for (uint32_t i = 0; i < node->outputs.size(); ++i) outputs.push_back(Tensor(Value{node, i}));
-  return outputs;
+  return outputs_of(append_checked(op, values_of(inputs), std::move(attributes)));
 }
 
 std::string describe_inputs(const InferContext& context) {

@@ -90,9 +90,16 @@ struct Op {
 const Op& register_op(Op op);
 const Op& find_op(std::string_view name);  // ConfigError with the nearest name when there is none
 
+// A tensor in the list of an op's inputs: not a copy, which would count its holders up and down.
+struct OpInput {
+  OpInput(const Tensor& tensor) : value(tensor.value()) {}
+  const Value& value;
+};
+
 // Appends a node to this thread's trace and returns its outputs. Shape errors are thrown here, by the user's own call.
-Tensor trace_op(const Op& op, std::initializer_list<Tensor> inputs, Attributes attributes = {});
+Tensor trace_op(const Op& op, std::initializer_list<OpInput> inputs, Attributes attributes = {});
 Tensor trace_op(const Op& op, std::span<const Tensor> inputs, Attributes attributes = {});
+Tensors trace_op_all(const Op& op, std::initializer_list<OpInput> inputs, Attributes attributes = {});
 Tensors trace_op_all(const Op& op, std::span<const Tensor> inputs, Attributes attributes = {});
 
 // "f32 [2, 3] cpu:0, f32 [4] cpu:0": for messages.

@@ -89,7 +89,7 @@ uint64_t Trace::encode(const Value& value) {
   return (1ULL << 63) | leaf_position(value);
 }
 
-const NodePtr& Trace::append(const Op& op, NodeInputs inputs, Attributes attributes) {
+const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& attributes) {
   if (nodes_.size() >= kMostPendingNodes && !TraceScope::active()) engine().commit(*this);
   base::InlineVector<const TensorSpec*, 8> specs;
   specs.reserve(inputs.size());

@@ -27,7 +27,7 @@ class Trace {
   Trace& operator=(const Trace&) = delete;
   static Trace& current();  // this thread's
 
-  const NodePtr& append(const Op& op, NodeInputs inputs, Attributes attributes);
+  const NodePtr& append(const Op& op, NodeInputs&& inputs, Attributes&& attributes);
   void assign(const Variable& variable, const Value& value);
   Value read(const Variable& variable);
   Value scalar(std::shared_ptr<double> cell, DType dtype, Device device);

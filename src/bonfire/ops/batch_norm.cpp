@@ -1,6 +1,5 @@
 #include "bonfire/ops/batch_norm.h"
 
-#include <array>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
@@ -164,7 +163,7 @@ Tensors normalize_gradient(const GradientContext& c) {
   Tensor dx, dweight, dbias;
   Tensors sums;
   if (training || c.needs(3) || c.needs(4)) {
-    sums = trace_op_all(gradient_sums_op, std::array{dy, x, mean, variance}, {{"eps", eps}});
+    sums = trace_op_all(gradient_sums_op, {dy, x, mean, variance}, {{"eps", eps}});
     if (c.needs(3)) dweight = cast(sums[1], weight.dtype());
     if (c.needs(4)) dbias = cast(sums[0], c.input_spec(4).dtype);
   }
@@ -178,9 +177,9 @@ Tensors normalize_gradient(const GradientContext& c) {
 
 void update_running(const Variable& running_mean, const Variable& running_variance, const Tensors& statistics,
                     double momentum, int64_t count) {
-  Tensors updated = trace_op_all(
-      update_running_op, std::array{running_mean.value(), running_variance.value(), statistics[0], statistics[1]},
-      {{"momentum", momentum}, {"count", count}});
+  Tensors updated = trace_op_all(update_running_op,
+                                 {running_mean.value(), running_variance.value(), statistics[0], statistics[1]},
+                                 {{"momentum", momentum}, {"count", count}});
   running_mean.assign(updated[0]);
   running_variance.assign(updated[1]);
 }
@@ -206,7 +205,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   if (count == 1)
     throw_error<ShapeError>("[batch_norm] training needs more than one value per channel, input is {}",
                             to_string(x.shape()));
-  Tensors statistics = trace_op_all(statistics_op, std::array{x});
+  Tensors statistics = trace_op_all(statistics_op, {x});
   if (running_mean.defined()) {
     NoGrad no_grad;  // running statistics follow the values, not the history
     update_running(running_mean, running_variance, statistics, options.momentum, count);

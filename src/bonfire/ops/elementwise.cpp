@@ -246,7 +246,7 @@ Tensor Operand::beside(const Operand& other) const {
   } else if (other.tensor_.rank() > 0 && dtype != DType::f64) {
     dtype = DType::f32;  // beside bf16 and f16 too: the number is not rounded, and rank 0 does not widen the tensor
   }
-  return scalar_.tensor(dtype, other.tensor_.device());
+  return scalar_->tensor(dtype, other.tensor_.device());
 }
 
 Tensor add(const Operand& a, const Operand& b) { return binary(add_op, a, b); }

@@ -3,6 +3,7 @@
 // may vary from step to step without a new plan; so may a Scalar.
 
 #include <concepts>
+#include <optional>
 
 #include "bonfire/graph/tensor.h"
 #include "bonfire/graph/variable.h"
@@ -16,9 +17,9 @@ class Operand {
   Operand(const Variable& variable) : tensor_(variable.value()) {}
   Operand(const Scalar& scalar) : scalar_(scalar), kind_(Kind::floating) {}
   template <std::floating_point T>
-  Operand(T number) : scalar_(static_cast<double>(number)), kind_(Kind::floating) {}
+  Operand(T number) : scalar_(Scalar(static_cast<double>(number))), kind_(Kind::floating) {}
   template <std::integral T>
-  Operand(T number) : scalar_(static_cast<double>(number)), kind_(Kind::integral) {}
+  Operand(T number) : scalar_(Scalar(static_cast<double>(number))), kind_(Kind::integral) {}
 
   bool is_number() const { return kind_ != Kind::tensor; }
   Tensor beside(const Operand& other) const;  // as a tensor fit to stand beside `other`
@@ -26,7 +27,7 @@ class Operand {
  private:
   enum class Kind : uint8_t { tensor, floating, integral };
   Tensor tensor_;
-  Scalar scalar_ = Scalar(0);
+  std::optional<Scalar> scalar_;  // of a number
   Kind kind_ = Kind::tensor;
 };
 

@@ -56,8 +56,8 @@ const Op& layer_norm_gradient_op = register_op({.name = "layer_norm_gradient", .
 Tensors layer_norm_rule(const GradientContext& c) {
   if (c.input_count() == 1)
     return {trace_op(layer_norm_gradient_op, {c.gradient(), c.input(0), c.output(1), c.output(2)}, c.attributes())};
-  Tensor inputs[] = {c.gradient(), c.input(0), c.output(1), c.output(2), c.input(1)};
-  Tensors gradients = trace_op_all(layer_norm_gradient_op, inputs, c.attributes());
+  Tensors gradients = trace_op_all(layer_norm_gradient_op,
+                                   {c.gradient(), c.input(0), c.output(1), c.output(2), c.input(1)}, c.attributes());
   if (c.input_count() == 2) gradients.pop_back();
   return gradients;
 }

@@ -120,9 +120,8 @@ LstmResult lstm(const Tensor& x, std::span<const LstmWeights> layers, const Tens
     const Tensor bias = weights.b_ih.defined() ? weights.b_ih + weights.b_hh : Tensor();
     Tensor projected = linear(y, weights.w_ih, bias);  // [T, N, 4H]
     int64_t layer = static_cast<int64_t>(i);
-    Tensor inputs[] = {projected, squeeze(slice(h_start, 0, layer, layer + 1), 0),
-                       squeeze(slice(c_start, 0, layer, layer + 1), 0), weights.w_hh};
-    Tensors outputs = trace_op_all(lstm_layer_op, inputs);
+    Tensor h = squeeze(slice(h_start, 0, layer, layer + 1), 0), c = squeeze(slice(c_start, 0, layer, layer + 1), 0);
+    Tensors outputs = trace_op_all(lstm_layer_op, {projected, h, c, weights.w_hh});
     y = outputs[0];
     h_end.push_back(outputs[1]);
     c_end.push_back(outputs[2]);

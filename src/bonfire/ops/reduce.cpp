@@ -157,7 +157,7 @@ Tensor argmax(const Tensor& x, int64_t axis, ReduceOptions options) { return red
 Tensor argmin(const Tensor& x, int64_t axis, ReduceOptions options) { return reduce(argmin_op, x, {axis}, options); }
 
 TopK top_k(const Tensor& x, int64_t k, int64_t axis) {
-  Tensors outputs = trace_op_all(top_k_op, {&x, 1}, {{"k", k}, {"axis", normalize_axis("top_k", axis, x.rank())}});
+  Tensors outputs = trace_op_all(top_k_op, {x}, {{"k", k}, {"axis", normalize_axis("top_k", axis, x.rank())}});
   return {outputs[0], outputs[1]};
 }
 

@@ -298,7 +298,7 @@ std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int64
     throw_error<ShapeError>("[split] {} parts of {} elements in all do not make up axis {} of {}", sizes.size(), total,
                             normal, to_string(x.shape()));
   if (sizes.size() == 1) return {x};
-  Tensors parts = trace_op_all(split_op, {&x, 1}, {{"sizes", sizes}, {"axis", normal}});
+  Tensors parts = trace_op_all(split_op, {x}, {{"sizes", sizes}, {"axis", normal}});
   return {parts.begin(), parts.end()};
 }
 std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t axis) {

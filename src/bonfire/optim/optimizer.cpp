@@ -135,17 +135,18 @@ struct Optimizer::Impl {
       conditions.push_back(condition ? condition(bucket.parameters[i]) : Tensor());
     }
     if (updated.empty()) return;
-    std::vector<Variable> targets = {bucket.step};
-    for (size_t i : updated) targets.push_back(bucket.parameters[i]);
+    std::vector<const Variable*> targets = {&bucket.step};
+    for (size_t i : updated) targets.push_back(&bucket.parameters[i]);
     for (const std::vector<Variable>& kind : bucket.states)
       for (size_t i : updated) {
         states.push_back(kind[i].value());
-        targets.push_back(kind[i]);
+        targets.push_back(&kind[i]);
       }
     Tensors results = optimizer_update(bucket.update, bucket.step.value(), parameters, gradients, states);
     for (size_t i = 0; i < targets.size(); ++i) {
       Tensor counts = i == 0 ? any_of(conditions) : conditions[(i - 1) % updated.size()];
-      targets[i].assign(counts.defined() ? where(counts, results[i], targets[i].value()) : results[i]);
+      if (counts.defined()) results[i] = where(counts, results[i], targets[i]->value());
+      targets[i]->assign(results[i]);
     }
   }
 };
