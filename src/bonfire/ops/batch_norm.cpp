@@ -1,6 +1,5 @@
 #include "bonfire/ops/batch_norm.h"
 
-
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
 #include "bonfire/ops/checks.h"
@@ -177,9 +176,9 @@ Tensors normalize_gradient(const GradientContext& c) {
 
 void update_running(const Variable& running_mean, const Variable& running_variance, const Tensors& statistics,
                     double momentum, int64_t count) {
-  Tensors updated = trace_op_all(update_running_op,
-                                 {running_mean.value(), running_variance.value(), statistics[0], statistics[1]},
-                                 {{"momentum", momentum}, {"count", count}});
+  Tensors updated =
+      trace_op_all(update_running_op, {running_mean.value(), running_variance.value(), statistics[0], statistics[1]},
+                   {{"momentum", momentum}, {"count", count}});
   running_mean.assign(updated[0]);
   running_variance.assign(updated[1]);
 }
