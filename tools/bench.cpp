@@ -9,6 +9,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/nearest.h"
+#include "bonfire/launch/launcher.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {
@@ -24,14 +25,6 @@ struct Wanted {
   std::vector<std::string> rest;
 };
 
-// The benchmarks lie beside this program: bench/NAME.cpp is bench_NAME.
-fs::path folder_of_this_program() {
-  std::error_code error;
-  fs::path self = fs::read_symlink("/proc/self/exe", error);
-  if (error) throw_error<DataError>("[bench] cannot tell where this program is: {}", error.message());
-  return self.parent_path();
-}
-
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
@@ -42,7 +35,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 }
 
 int run(const Wanted& wanted) {
-  fs::path folder = folder_of_this_program();
+  fs::path folder = launch::own_program().parent_path();  // bench/NAME.cpp is bench_NAME there
   std::vector<std::string> names = names_in(folder);
   if (wanted.name.empty()) {
     if (names.empty()) std::printf("no benchmark is built in %s: `./bonfire bench NAME` builds one\n", folder.c_str());

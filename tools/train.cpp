@@ -37,9 +37,7 @@ int start_ranks(const Wanted& wanted, int64_t ranks) {
   arguments.insert(arguments.end(), wanted.settings.begin(), wanted.settings.end());
   arguments.push_back("num_gpus=" + std::to_string(ranks));
   if (!wanted.trace.empty()) arguments.insert(arguments.end(), {"--trace", wanted.trace});
-  return launch::launch({.program = std::filesystem::read_symlink("/proc/self/exe"),
-                         .arguments = arguments,
-                         .ranks = static_cast<int>(ranks)});
+  return launch::launch({.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(ranks)});
 }
 
 // folder/job names the launched job that began a run, so that it can be found again after a restart.

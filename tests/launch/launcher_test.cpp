@@ -207,6 +207,15 @@ TEST(Launch, WorksOverIpv6) {
   EXPECT_EQ(count(job.output(), "met 2 on 1 machines at ::1"), 2u) << job.output();
 }
 
+TEST(Launch, WithoutProcItSaysHowToMountIt) {
+  const Words hide{"unshare", "--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"};
+  testing::ChildProcess possible({"unshare", "--mount", "mount", "-t", "tmpfs", "none", "/proc"});
+  if (possible.wait() != 0) GTEST_SKIP() << "mounts cannot be changed here: " << possible.output();
+  Launched job({"--nproc_per_node", "2"}, {"meet", "30"}, {}, hide);
+  EXPECT_EQ(job.wait(), 1);
+  expect_mentions(job.output(), {"/proc/self/exe: No such file", "mount -t proc proc /proc"});
+}
+
 TEST(Launch, SaysWhatIsWrongWithItsArguments) {
   auto answer = [](const Words& words) {
     testing::ChildProcess job(testing::joined({BONFIRE_PROGRAM, "launch"}, words), testing::clean());

@@ -172,6 +172,9 @@ class Golden : public ::testing::TestWithParam<const char*> {
 TEST_P(Golden, TrainsAsInPyTorch) { expect_golden(expected_); }
 
 TEST_P(Golden, MixedPrecisionHasNearlyTheSameLosses) {
+#if defined(__SANITIZE_ADDRESS__)  // further steps run the same plan, and take a minute there
+  expected_.losses.resize(std::min<size_t>(2, expected_.losses.size()));
+#endif
   passes::current_options().use_amp = true;
   std::vector<double> losses = Training(expected_).run([](const std::vector<Tensor>&) {});
   passes::current_options().use_amp = false;

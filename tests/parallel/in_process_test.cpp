@@ -211,6 +211,62 @@ TEST(InProcessDataParallel, DropoutGoesByThePlaceInTheBatch) {
   for (int devices : {2, 3}) expect_same_losses(in_process(devices, task), whole);
 }
 
+// Device 1 has more to compute for each sample, none of which counts.
+TEST(InProcessDataParallel, BalancedBySpeedASlowDeviceGetsLessAndTheCourseIsThatOfOneDevice) {
+  constexpr int64_t kSamples = 16, kMost = 400;
+  auto held_up = [](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
+    Tensor loss = cross_entropy(model(image), label), extra = reshape(image, {image.size(0), 64});
+    if (fleet::rank() == 1) {
+      extra = matmul(extra, full({64, 512}, 0.001, DType::f32, image.device()));
+      const Tensor square = full({512, 512}, 0.001, DType::f32, image.device());
+      for (int i = 0; i < 20; ++i) extra = tanh(matmul(extra, square));
+    }
+    loss = loss + mean(extra) * 0.0;
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    return loss;
+  };
+  const SmoothNet::Options net{.dropout = 0.3};
+  manual_seed(5);
+  DataParallel parallel([&] { return SmoothNet(net); }, momentum, first_devices(2));
+  parallel.balance_by_speed();
+  EXPECT_EQ(parallel.shares(kSamples), (std::vector<int64_t>{8, 8}));
+  std::vector<double> losses;
+  auto step = [&](int64_t samples) {
+    auto [image, label] = batch_of(static_cast<int64_t>(losses.size()), samples);
+    losses.push_back(parallel.step(held_up, image, label).item());
+  };
+  while (parallel.shares(kSamples)[1] >= 8 && static_cast<int64_t>(losses.size()) < kMost) step(kSamples);
+  const std::vector<int64_t> shares = parallel.shares(kSamples);
+  EXPECT_LT(shares[1], 8);
+  EXPECT_EQ(shares[0] + shares[1], kSamples);
+  const size_t changed = losses.size();
+  for (int64_t samples : {kSamples, int64_t{5}, int64_t{1}, kSamples}) step(samples);
+  for (const auto& replica : parallel.replicas())
+    for (size_t i = 0; i < replica.model.parameters().size(); ++i)
+      EXPECT_EQ(replica.model.parameters()[i].save(), parallel.module().parameters()[i].save());
+
+  Tensor image = batch_of(0, kSamples).image;
+  parallel.eval();
+  std::vector<float> parts = parallel(image).to_vector<float>();
+  NoGrad no_grad;
+  std::vector<float> rows = parallel.module()(image).to_vector<float>();
+  ASSERT_EQ(parts.size(), rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(parts[i], rows[i], 1e-5) << i;  // in the order of the batch
+
+  std::thread([&] {
+    manual_seed(5);
+    SmoothNet model(net);
+    auto optimizer = momentum(model);
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const int64_t tail = static_cast<int64_t>(i) - static_cast<int64_t>(changed);
+      auto [pixels, label] = batch_of(static_cast<int64_t>(i), tail == 1 ? 5 : tail == 2 ? 1 : kSamples);
+      EXPECT_NEAR(train_step(model, optimizer, pixels, label).item(), losses[i], 1e-4) << "step " << i;
+    }
+  }).join();
+}
+
 TEST(InProcessDataParallel, OneDeviceIsThePlainProgram) {
   const Task task{.net = {.batch_norm = true, .dropout = 0.5}, .batches = {16, 7}};
   Course one = in_process(1, task), alone = plain(task);

@@ -54,6 +54,17 @@ std::vector<Candidate> two_layouts(const KernelRequest& request) {
 }
 const bool layouts_registered = register_kernel("layouts_for_test", DeviceType::cpu, two_layouts);
 
+const Op& three_op = register_op({.name = "three_for_test", .infer = same_spec});
+
+// Three algorithms. The last is measured first, and then the slow one.
+std::vector<Candidate> three_algorithms(const KernelRequest& request) {
+  std::vector<Candidate> list = two_candidates(request);
+  std::swap(list[0], list[1]);
+  list.push_back(make_candidate(request, "medium", [](const Run&) { work_for(std::chrono::milliseconds(1)); }));
+  return list;
+}
+const bool three_registered = register_kernel("three_for_test", DeviceType::cpu, three_algorithms);
+
 class Tuning : public ::testing::Test {
  protected:
   Tuning() {
@@ -181,6 +192,17 @@ TEST_F(Tuning, KeysNameThreadsAndProcessor) {
 TEST_F(Tuning, BadInputIsNamed) {
   EXPECT_ERROR(pick("sometimes"), ConfigError, "off, cached or full");
   EXPECT_ERROR(set_tuning_record("[1, 2"), DataError, "not a tuning record");
+}
+
+TEST_F(Tuning, AnAlgorithmIsMeasuredHoweverSlowAnotherIs) {
+  setenv("BONFIRE_TUNE", "full", 1);
+  const GraphNode* node = graph_.add(three_op, {{graph_.add_input(LeafKind::feed, {{64}, DType::f32, {}}), 0}});
+  const Layout arriving[] = {{}};
+  const std::vector<Candidate> candidates = candidates_for({*node, arriving});
+  const std::vector<double> times = candidate_times(*node, candidates);
+  EXPECT_EQ(candidates[pick_candidate(*node, candidates, std::vector<double>(3))].name, "quick");
+  EXPECT_LT(times[0], times[2]);
+  EXPECT_LT(times[2], times[1]);
 }
 
 }  // namespace

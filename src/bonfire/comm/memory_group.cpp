@@ -49,8 +49,10 @@ std::exception_ptr error_of(const std::string& text) {
 
 }  // namespace
 
+// Longer than it takes to wake a sleeper: else two ranks that have both slept once would sleep at each call, because
+// neither is awake before the other has stopped spinning.
 std::chrono::nanoseconds spin_for(int size) {
-  return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(10) : std::chrono::microseconds(0);
+  return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(50) : std::chrono::microseconds(0);
 }
 
 MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,

@@ -1,6 +1,7 @@
 #include "bonfire/comm/shared_word.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,11 +27,38 @@ long futex(SharedWord& word, int operation, uint32_t value, const timespec* time
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word.value), operation, value, timeout, nullptr, 0);
 }
 
+uint32_t this_processor() {
+  const int processor = ::sched_getcpu();
+  return processor < 0 ? 0 : static_cast<uint32_t>(processor) + 1;
+}
+
+// To another processor that this thread may use; it may come back later. False: there is none.
+bool leave_processor() {
+  cpu_set_t allowed;
+  const int here = ::sched_getcpu();
+  if (here < 0 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  cpu_set_t others = allowed;
+  CPU_CLR(static_cast<size_t>(here), &others);
+  if (CPU_COUNT(&others) == 0 || ::sched_setaffinity(0, sizeof others, &others) != 0) return false;
+  ::sched_setaffinity(0, sizeof allowed, &allowed);
+  return true;
+}
+
+bool spin_until_changed(const SharedWord& word, uint32_t seen, std::chrono::nanoseconds most) {
+  for (auto until = std::chrono::steady_clock::now() + most; std::chrono::steady_clock::now() < until;)
+    for (int i = 0; i < 32; ++i) {
+      if (read_word(word) != seen) return true;
+      pause_processor();
+    }
+  return false;
+}
+
 }  // namespace
 
 // A sleeper counts itself, then the kernel compares the word with what it saw; here the word is stored, then the count
 // is read. Whichever comes first in the one order of these operations, no sleeper is missed.
 void change_word(SharedWord& word, uint32_t value) {
+  word.processor.store(this_processor(), std::memory_order_relaxed);
   word.value.store(value, std::memory_order_seq_cst);
   if (word.sleepers.load(std::memory_order_seq_cst) != 0) futex(word, FUTEX_WAKE, INT_MAX, nullptr);
 }
@@ -46,17 +74,13 @@ std::chrono::nanoseconds Patience::spin() {
 uint32_t wait_for_change(SharedWord& word, uint32_t seen, Patience& patience, const Watch& watch) {
   uint32_t value = read_word(word);
   if (value != seen) return value;
-  std::chrono::nanoseconds spin = patience.spin();
-  for (auto until = std::chrono::steady_clock::now() + spin; spin.count() > 0;) {
-    for (int i = 0; i < 32; ++i) {
-      value = read_word(word);
-      if (value != seen) {
-        patience.helped();
-        return value;
-      }
-      pause_processor();
-    }
-    if (std::chrono::steady_clock::now() >= until) break;
+  const std::chrono::nanoseconds spin = patience.spin();
+  bool changed = spin.count() > 0 && spin_until_changed(word, seen, spin);
+  if (!changed && spin.count() > 0 && word.processor.load(std::memory_order_relaxed) == this_processor())
+    changed = leave_processor() && spin_until_changed(word, seen, spin);
+  if (changed) {
+    patience.helped();
+    return read_word(word);
   }
   for (;;) {
     const timespec look_up{0, kLookUp};

@@ -16,6 +16,7 @@ namespace bonfire::comm {
 struct alignas(64) SharedWord {  // zeros at first, by the memory it lies in
   std::atomic<uint32_t> value;
   std::atomic<uint32_t> sleepers;
+  std::atomic<uint32_t> processor;  // that changed it last, plus one
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
@@ -25,8 +26,9 @@ using Watch = std::function<std::exception_ptr()>;
 inline uint32_t read_word(const SharedWord& word) { return word.value.load(std::memory_order_acquire); }
 
 // How long to spin before sleeping, learnt by one waiting thread. Spinning helps when the peer runs on another core and
-// answers at once; where it shares this core, or comes late, each moment of it is lost. So behind a spin in vain only
-// the second, fourth, ... 64th wait tries again.
+// answers at once; where it comes late, each moment of it is lost. So behind a spin in vain only the second, fourth,
+// ... 64th wait tries again. Where the peer shares this core, which the kernel likes for two who wake each other in
+// turn, the thread moves to another one.
 class Patience {
  public:
   explicit Patience(std::chrono::nanoseconds most) : most_(most) {}

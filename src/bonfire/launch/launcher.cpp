@@ -50,7 +50,7 @@ std::string find_program(const std::string& name) {
     if (end > begin && runs(file)) return file;
     begin = end + 1;
   }
-  if (name == "bonfire") return fs::read_symlink("/proc/self/exe");
+  if (name == "bonfire") return own_program();
   throw_error<ConfigError>("[launch] there is no program '{}' in PATH; one in this folder is ./{}", name, name);
 }
 
@@ -349,8 +349,20 @@ class Launcher {
 
 }  // namespace
 
+fs::path own_program() {
+  std::error_code error;
+  fs::path file = fs::read_symlink("/proc/self/exe", error);
+  if (error)
+    throw_error<ConfigError>(
+        "[launch] /proc/self/exe: {}; programs are started and watched through /proc: mount it (mount -t proc proc "
+        "/proc)",
+        error.message());
+  return file;
+}
+
 int launch(const LaunchOptions& options) {
   check(options);
+  own_program();  // without /proc nobody could tell who is left behind
   std::string program = find_program(options.program), token = token_for(options);
   return run_guarded([&](int outer) { return Launcher(options, program, token, outer).run(); });
 }

@@ -32,9 +32,12 @@ struct LaunchOptions {
 // culprit.
 inline constexpr int kLostPeer = 76;
 
+// The file of this program, for starting it again. ConfigError where /proc is not mounted.
+std::filesystem::path own_program();
+
 // The exit code: 0, that of the rank that failed first (1 when that was on another host), or 128 + the signal that
 // stopped the job. To be called from a process with one thread; it returns when no process is left. ConfigError: a
-// program that is not there, options that cannot be.
+// program that is not there, options that cannot be, no /proc.
 int launch(const LaunchOptions& options);
 
 }  // namespace bonfire::launch

@@ -87,11 +87,11 @@ void spawn(const std::function<void()>& body, int ranks, const Options& options)
   if (started_by() == calls) run_as_rank(body, options);
   if (started_by() > calls) return;  // for other ranks
   if (ranks < 1) throw_error<ConfigError>("[fleet] spawn() of {} ranks, expected at least 1", ranks);
+  launch::own_program();  // without /proc nothing below could be told
   require_fresh();
   if (ranks == 1) return run_alone(body, options);
   ::setenv(kVariable, std::to_string(calls).c_str(), 1);
-  int code = launch::launch(
-      {.program = fs::read_symlink("/proc/self/exe").string(), .arguments = own_arguments(), .ranks = ranks});
+  int code = launch::launch({.program = launch::own_program(), .arguments = own_arguments(), .ranks = ranks});
   ::unsetenv(kVariable);
   if (code > 128) throw_error<CommError>("[fleet] the ranks were ended by signal {}", code - 128);
   if (code != 0) throw_error<CommError>("[fleet] a rank failed with exit status {}; see above which, and why", code);

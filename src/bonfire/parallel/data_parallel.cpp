@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -12,9 +13,12 @@
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/data/sampler.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/kernel/queue.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/indexing.h"
 #include "bonfire/ops/shape_ops.h"
+#include "bonfire/parallel/balance.h"
+#include "bonfire/parallel/sampler.h"
 
 namespace bonfire::detail {
 namespace {
@@ -85,8 +89,7 @@ class HostRows {
   }
 
   // The rows of one of the devices; of one that has none the first row, as a stand-in.
-  Tensor deal(const data::DistributedSampler& sampler, Device device) const {
-    const data::Share share = sampler.share(rows_);
+  Tensor deal(const data::Share& share, Device device) const {
     TensorSpec spec = batch_.spec();
     const size_t bytes = spec.bytes() / static_cast<size_t>(rows_);  // of a row
     spec.shape[0] = std::max<int64_t>(1, share.own);
@@ -143,7 +146,7 @@ std::vector<Tensor> launched(std::vector<Tensor> results) {
 // One of the results of all devices.
 class Parts {
  public:
-  Parts(std::vector<Tensor> parts, int64_t samples) : parts_(std::move(parts)), samples_(samples) {}
+  Parts(std::vector<Tensor> parts, std::span<const data::Share> shares) : parts_(std::move(parts)), shares_(shares) {}
 
   Tensor whole() const {
     if (parts_[0].rank() == 0) return is_floating(parts_[0].dtype()) ? mean() : total();
@@ -156,43 +159,79 @@ class Parts {
   }
 
  private:
-  int64_t own(size_t i) const {
-    return data::DistributedSampler{static_cast<int64_t>(i), static_cast<int64_t>(parts_.size())}.share(samples_).own;
-  }
+  int64_t own(size_t i) const { return shares_[i].own; }
   Tensor here(size_t i) const { return parts_[i].to(parts_[0].device()); }
 
   Tensor mean() const {
     Tensor sum;
-    for (size_t i = 0; i < parts_.size() && own(i) > 0; ++i) {
-      Tensor part = here(i) * (static_cast<double>(own(i)) / static_cast<double>(samples_));
-      sum = sum.defined() ? sum + part : part;
-    }
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (own(i) > 0) {
+        Tensor part = here(i) * (static_cast<double>(own(i)) / static_cast<double>(samples_));
+        sum = sum.defined() ? sum + part : part;
+      }
     return sum;
   }
 
   Tensor total() const {
-    Tensor sum = here(0);
-    for (size_t i = 1; i < parts_.size() && own(i) > 0; ++i) sum = sum + here(i);
+    Tensor sum;
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (own(i) > 0) sum = sum.defined() ? sum + here(i) : here(i);
     return sum;
   }
 
-  // Side by side the rows of device 0 come first, then those of device 1: sample i is row i / n of device i % n.
+  // Side by side the rows of device 0 come first, then those of device 1, …
   Tensor rows() const {
     std::vector<Tensor> all;
-    std::vector<int64_t> begins, order;
+    std::vector<int64_t> order(static_cast<size_t>(samples_));  // [sample]: its place in these
     int64_t rows = 0;
-    for (size_t i = 0; i < parts_.size() && own(i) > 0; ++i) {
-      all.push_back(here(i));
-      begins.push_back(rows);
-      rows += own(i);
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (own(i) > 0) all.push_back(here(i));
+      for (int64_t row = 0; row < own(i); ++row) order[static_cast<size_t>(shares_[i].place(row))] = rows++;
     }
-    const auto world = static_cast<int64_t>(parts_.size());
-    for (int64_t i = 0; i < samples_; ++i) order.push_back(begins[static_cast<size_t>(i % world)] + i / world);
     return index_select(concat(all, 0), 0, Tensor::from<int64_t>(order, {samples_}, parts_[0].device()));
   }
 
   std::vector<Tensor> parts_;  // [device]
-  int64_t samples_;            // of the whole batch
+  std::span<const data::Share> shares_;
+  int64_t samples_ = shares_[0].all;  // of the whole batch
+};
+
+// How fast the devices are, and what each has of a batch by that.
+class Pace {
+ public:
+  explicit Pace(size_t devices) : since_(devices), rows_(devices) {}
+
+  std::span<const int64_t> shares() const {  // empty: all have as much
+    return balance_ ? std::span<const int64_t>(balance_->shares()) : std::span<const int64_t>();
+  }
+
+  // To be asked before each step that trains. True: it is the last of a window, and note() wants to know its end.
+  bool ends_window(std::span<const data::Share> shares) {
+    const auto devices = static_cast<int64_t>(rows_.size());
+    if (!balance_ && shares[0].all < 2 * devices) return false;  // too few samples to share in another way
+    if (!balance_) balance_.emplace(devices, shares[0].all / devices);
+    for (size_t i = 0; i < rows_.size(); ++i) rows_[i] += shares[i].own;
+    mark_ = balance_->after_step();
+    return mark_ != Balance::Mark::none;
+  }
+
+  // Seconds that each device has computed until the end of that step.
+  void note(const std::vector<double>& seconds) {
+    std::vector<int64_t> nanoseconds;
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      const auto rows = static_cast<double>(std::max<int64_t>(1, rows_[i]));
+      nanoseconds.push_back(static_cast<int64_t>(1e9 * (seconds[i] - since_[i]) / rows));
+    }
+    since_ = seconds;
+    rows_.assign(rows_.size(), 0);
+    if (mark_ == Balance::Mark::end) balance_->note(nanoseconds);
+  }
+
+ private:
+  std::optional<Balance> balance_;  // since the first batch
+  Balance::Mark mark_ = Balance::Mark::none;
+  std::vector<double> since_;  // [device] seconds at the window's begin
+  std::vector<int64_t> rows_;  // [device] since then
 };
 
 }  // namespace
@@ -209,6 +248,7 @@ struct DeviceThreads::State {
   std::vector<std::exception_ptr> errors;  // [device], of the task
   std::string failure;                     // of the first task that failed; empty: none
   std::vector<Scalar> weights;             // [device]: of the losses of its samples; compiled steps know them
+  std::optional<Pace> pace;                // with balance_by_speed()
 
   void serve(size_t place) {
     for (uint64_t done = 0;;) {
@@ -230,6 +270,14 @@ struct DeviceThreads::State {
       std::lock_guard lock(mutex);
       if (--working == 0) changed.notify_all();
     }
+  }
+
+  std::vector<data::Share> deal(int64_t samples) const {  // [device]
+    const auto world = static_cast<int64_t>(devices.size());
+    const std::span<const int64_t> by_speed = pace ? pace->shares() : std::span<const int64_t>();
+    std::vector<data::Share> shares;
+    for (int64_t i = 0; i < world; ++i) shares.push_back(data::DistributedSampler{i, world}.share(samples, by_speed));
+    return shares;
   }
 
   // What each thread has thrown.
@@ -304,28 +352,47 @@ void DeviceThreads::run(const std::function<void(size_t)>& body) {
   std::rethrow_exception(first);
 }
 
+void DeviceThreads::balance_by_speed() {
+  if (!state_->pace && state_->devices.size() > 1) state_->pace.emplace(state_->devices.size());
+}
+
+std::vector<int64_t> DeviceThreads::shares(int64_t samples) const {
+  std::vector<int64_t> own;
+  for (const data::Share& share : state_->deal(samples)) own.push_back(share.own);
+  return own;
+}
+
 std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor> batch) {
   const int64_t samples = rows_of(batch);
   commit();  // what was traced before comes first
   const std::vector<HostRows> rows(batch.begin(), batch.end());
-  const auto world = static_cast<int64_t>(state_->devices.size());
+  const std::vector<data::Share> shares = state_->deal(samples);
+  const size_t world = shares.size();
   const RandomState random = random_state();
   const bool recording = grad_enabled();
-  std::vector<std::vector<Tensor>> results(state_->devices.size());
-  std::vector<uint64_t> steps(state_->devices.size());
+  const bool timed = recording && state_->pace && state_->pace->ends_window(shares);
+  std::vector<std::vector<Tensor>> results(world);
+  std::vector<uint64_t> steps(world);
+  std::vector<double> seconds(world);
   run([&](size_t place) {
-    const data::DistributedSampler sampler{static_cast<int64_t>(place), world};
+    const data::Share& share = shares[place];
+    const Device device = state_->devices[place];
     random_state().seed = random.seed;  // as if the caller's thread went on
     random_state().step = random.step;
     set_grad_enabled(recording);
-    state_->weights[place].set(sampler.share(samples).weight());
+    state_->weights[place].set(share.weight());
     if (world > 1) autodiff::set_loss_weight(state_->weights[place]);
     std::vector<Tensor> own;
-    for (const HostRows& one : rows) own.push_back(one.deal(sampler, state_->devices[place]));
-    const fleet::StandIns scope(sampler.share(samples).own == 0);
+    for (const HostRows& one : rows) own.push_back(one.deal(share, device));
+    const fleet::StandIns scope(share.own == 0);
+    const fleet::RowsOf own_rows(share);
     results[place] = launched(body(place, own));
     steps[place] = random_state().step;
+    if (!timed) return;
+    synchronize();
+    seconds[place] = queue_of(device).seconds_computing();
   });
+  if (timed) state_->pace->note(seconds);
   random_state().step = steps[0];
   if (world == 1) return std::move(results[0]);
 
@@ -341,7 +408,7 @@ std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor
                                 results[0].size(), list.size());
       parts.push_back(std::move(list[i]));
     }
-    whole.push_back(Parts(std::move(parts), samples).whole());
+    whole.push_back(Parts(std::move(parts), shares).whole());
   }
   commit();
   random_state().step = steps[0];  // putting together is no step of the program's

@@ -15,7 +15,8 @@
 //   parallel.module().save("mnist.safetensors");
 //
 // The body runs on all devices at once, so it must change nothing outside. Of n devices the i-th gets the samples i,
-// i + n, … of the batch; one that gets none computes with a stand-in that counts for nothing. What the body returns is
+// i + n, … of the batch; after balance_by_speed() a block of it, the larger the faster the device is. One that gets no
+// sample computes with a stand-in that counts for nothing. What the body returns is
 // put together on the first device: a number is the mean over all samples, a whole number the sum, and anything else
 // has a row for each sample, in the order of the batch. A step that fails on one device fails on all, and so do later
 // ones. Only one thread calls at a time. docs/data-parallel.md
@@ -52,6 +53,9 @@ class DeviceThreads {
   // Deals the rows of the batch out, calls body(place, own rows) on all threads, and puts together what they return.
   using Body = std::function<std::vector<Tensor>(size_t, std::span<const Tensor>)>;
   std::vector<Tensor> step(const Body& body, std::span<const Tensor> batch);
+
+  void balance_by_speed();
+  std::vector<int64_t> shares(int64_t samples) const;  // [device], of a batch of so many
 
  private:
   struct State;
@@ -129,6 +133,11 @@ class DataParallel {
     };
     return step(forward, batch);
   }
+
+  // From the next step on devices that are not equally fast share a batch by the speed that is measured in training
+  // steps (balance: auto; parallel/balance.h). Gradients stay those of the mean over the whole batch.
+  void balance_by_speed() { threads_.balance_by_speed(); }
+  std::vector<int64_t> shares(int64_t samples) const { return threads_.shares(samples); }  // of such a batch, [device]
 
   // For all copies.
   void train(bool training = true) {

@@ -139,8 +139,7 @@ class Contest {
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
   std::string_view algorithm(size_t i) const {
     std::string_view name = candidates_[i].name;
-    size_t colon = name.rfind(':');
-    return colon == std::string_view::npos ? std::string_view() : name.substr(0, colon);
+    return name.substr(0, name.rfind(':'));  // the whole of it where there is none
   }
 
   const std::vector<Candidate>& candidates_;
@@ -164,6 +163,8 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   for (size_t i = candidates.size(); i-- > 0;) {
     if (contest.follows_another(i)) continue;
     kernels[i] = candidates[i].build();
+    // A GPU loads a kernel when it first runs, which takes far longer than running it.
+    if (node.device().type != DeviceType::cpu) run_once(queue, *kernels[i], operands);
     double once = undisturbed(queue, *kernels[i], operands);
     contest.note(i, once);
     spent += once;

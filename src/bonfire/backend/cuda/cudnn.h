@@ -66,7 +66,7 @@ CudnnDescriptor cudnn_tensor(int64_t uid, const Shape& shape, const Layout& layo
 
 // One way to run a graph of one operation.
 struct CudnnPlan {
-  std::string name;  // "cudnn:0 engine 38"
+  std::string name;  // "cudnn 0 engine 38"
   CudnnDescriptor plan;
   size_t workspace_bytes = 0;
 
