@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace bonfire::base {
 namespace {
@@ -121,6 +122,19 @@ TEST(InlineVector, ACopyThatThrowsHalfwayLeavesNothingBehind) {
     EXPECT_EQ(CountedCopy::alive, 3);
   }
   EXPECT_EQ(CountedCopy::alive, 0);
+}
+
+TEST(InlineVector, AppendsWithinItsOwnMemoryAndBeyond) {
+  InlineVector<int, 4> vector{1};
+  for (const std::vector<int>& more : {std::vector<int>{2, 3}, {}, {4}, {5}, {6, 7, 8, 9, 10, 11, 12, 13, 14}})
+    vector.append(more);
+  ASSERT_EQ(vector.size(), 14U);
+  for (int i = 0; i < 14; ++i) EXPECT_EQ(vector[static_cast<size_t>(i)], i + 1);
+  InlineVector<int, 4> taken = std::move(vector);
+  vector.append(std::vector<int>{7});
+  EXPECT_EQ(taken.size(), 14U);
+  EXPECT_EQ(vector.size(), 1U);
+  EXPECT_EQ(vector[0], 7);
 }
 
 TEST(InlineVector, IsASpanOfItsElements) {

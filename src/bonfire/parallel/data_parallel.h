@@ -16,10 +16,10 @@
 //
 // The body runs on all devices at once, so it must change nothing outside. Of n devices the i-th gets the samples i,
 // i + n, … of the batch; after balance_by_speed() a block of it, the larger the faster the device is. One that gets no
-// sample computes with a stand-in that counts for nothing. What the body returns is
-// put together on the first device: a number is the mean over all samples, a whole number the sum, and anything else
-// has a row for each sample, in the order of the batch. A step that fails on one device fails on all, and so do later
-// ones. Only one thread calls at a time. docs/data-parallel.md
+// sample computes with a stand-in that counts for nothing. What the body returns is put together on the first device: a
+// number is the mean over all samples, a whole number the sum, and anything else has a row for each sample, in the
+// order of the batch. A step that fails on one device fails on all, and so do later ones. Only one thread calls at a
+// time. docs/data-parallel.md
 
 #include <filesystem>
 #include <functional>
