@@ -131,7 +131,7 @@ TEST(InlineVector, AppendsWithinItsOwnMemoryAndBeyond) {
   ASSERT_EQ(vector.size(), 14U);
   for (int i = 0; i < 14; ++i) EXPECT_EQ(vector[static_cast<size_t>(i)], i + 1);
   InlineVector<int, 4> taken = std::move(vector);
-  vector.append(std::vector<int>{7});
+  vector.append(std::vector<int>{7});  // NOLINT(bugprone-use-after-move): a moved one is empty
   EXPECT_EQ(taken.size(), 14U);
   EXPECT_EQ(vector.size(), 1U);
   EXPECT_EQ(vector[0], 7);
