@@ -27,8 +27,8 @@ endif()
 
 # Files of backend/cpu that are plain loops: each is compiled for the baseline and again for these sets. How they are
 # written is told by backend/cpu/every_instruction_set.h.
-set(bonfire_every_set_files attention batch_norm batch_norm_gradient dropout elementwise indexing layer_norm
-                            linear_cross_entropy loss lstm optimizer_update pooling random reduce softmax)
+set(bonfire_every_set_files attention batch_norm batch_norm_gradient dropout elementwise layer_norm linear_cross_entropy
+                            loss lstm optimizer_update pooling random reduce softmax)
 set(bonfire_every_set_further avx2 avx512)
 
 # Appends to a list variable a file for each of these and each further set that includes it.
@@ -64,6 +64,7 @@ function(bonfire_split_simd_sources sources_variable simd_variable)
     if(files AND set_name IN_LIST bonfire_simd_here)
       # Sanitized at -O1 these loops keep their sums in memory, and training takes many times as long.
       set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS ${bonfire_simd_${set_name}} $<$<CONFIG:Sanitize>:-O2>)
+      set_property(SOURCE ${files} PROPERTY SKIP_PRECOMPILE_HEADERS ON) # made for the baseline
       string(TOUPPER ${set_name} upper_name)
       target_compile_definitions(bonfire_parts INTERFACE BONFIRE_HAVE_${upper_name}=1)
       list(APPEND chosen ${files})

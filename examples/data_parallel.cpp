@@ -26,7 +26,7 @@ void train(int64_t steps) {
     (loss * digits.share().weight()).backward();  // the last batch of an epoch is not shared evenly
     optimizer.step();
     optimizer.clear_grad();
-    if ((step + 1) % 50 != 0) continue;
+    if ((step + 1) % 50 != 0 && step + 1 != steps) continue;
     double mean = loss.item();
     if (fleet::world_size() > 1) fleet::group().all_reduce({&mean, 1, DType::f64}, comm::Reduce::mean);
     if (fleet::rank() == 0)

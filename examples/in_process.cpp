@@ -27,7 +27,7 @@ void train(int64_t steps, const std::vector<Device>& devices) {
   for (int64_t i = 1; i <= steps; ++i) {
     auto [image, label] = digits.next();
     Tensor loss = step(image, label);
-    if (i % 50 == 0)
+    if (i % 50 == 0 || i == steps)
       std::printf("step: %ld, devices: %zu, loss is: %.4f\n", static_cast<long>(i), devices.size(), loss.item());
   }
 }

@@ -61,10 +61,10 @@ int process_of_rank_1(const ScratchFolder& folder) {
 }
 
 Words of_digits(const ScratchFolder& folder, int64_t batch_size, const Words& more) {
-  return joined({"place=cpu", "model=lenet", "lr=0.0002", "limit=475", "drop_last=false", "log_freq=1",
-                 "data=" + (folder / "digits").string(), "output=" + (folder / "runs").string(),
-                 fmt::format("batch_size={}", batch_size)},
-                more);
+  return joined(
+      {"place=cpu", "model=lenet", "lr=0.0002", "limit=475", "drop_last=false", "log_freq=1",
+       train::data_of_digits(folder), "output=" + (folder / "runs").string(), fmt::format("batch_size={}", batch_size)},
+      more);
 }
 
 Words on_two_ranks(const ScratchFolder& folder, const Words& more) {
@@ -121,7 +121,6 @@ std::pair<int64_t, int64_t> position_after(const ScratchFolder& folder, int64_t 
 // Each step's loss is of its own samples: one that was repeated or left out would show.
 TEST(LaunchBalance, ASlowRankGetsLessAndTheCourseIsThatOfOneRankThroughAResume) {
   ScratchFolder folder;
-  train::put_digits(folder / "digits");
   const int64_t steps = train_with_a_slow_rank(folder);
   ASSERT_GT(steps, 0);
   EXPECT_EQ(position_after(folder, steps), std::pair(steps / kStepsPerEpoch, steps % kStepsPerEpoch * 2 * kEqual));

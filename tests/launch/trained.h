@@ -13,14 +13,16 @@
 
 #include "tests/launch/launched.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::testing {
 
 // A smooth enough training: few steps at a small rate, the last batch of each epoch uneven.
 inline Words settings(const ScratchFolder& folder, int64_t batch_size, const Words& more = {}) {
-  return joined({"place=cpu", "model=lenet", "lr=0.005", "limit=203", "drop_last=false", "epochs=2", "log_freq=1",
-                 "output=" + (folder / "runs").string(), fmt::format("batch_size={}", batch_size)},
-                more);
+  return joined(
+      {train::data_of_digits(folder), "place=cpu", "model=lenet", "lr=0.005", "limit=203", "drop_last=false",
+       "epochs=2", "log_freq=1", "output=" + (folder / "runs").string(), fmt::format("batch_size={}", batch_size)},
+      more);
 }
 
 // [step] by number, and the evaluations, as the log has them.

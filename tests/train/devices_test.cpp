@@ -16,8 +16,7 @@ using bonfire::testing::ScratchFolder;
 using Words = std::vector<std::string>;
 
 Course train(const ScratchFolder& folder, const Words& more, int64_t stop_at = -1) {
-  if (!std::filesystem::exists(folder / "digits")) put_digits(folder / "digits");
-  Words settings{"data=" + (folder / "digits").string(),
+  Words settings{data_of_digits(folder),
                  "output=" + (folder / "runs").string(),
                  "model=mlp",
                  "lr=0.005",

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bonfire/data/glyphs.h"
+#include "tests/support/scratch_folder.h"
 
 namespace bonfire::train {
 
@@ -27,6 +28,14 @@ inline void put_digits(const std::filesystem::path& folder) {
     std::ofstream(folder / (name + "-images-idx3-ubyte"), std::ios::binary) << images;
     std::ofstream(folder / (name + "-labels-idx1-ubyte"), std::ios::binary) << labels;
   }
+}
+
+// The setting that trains on them; they are put there the first time. Evaluating all generated glyphs takes a test
+// longer than to train on a few.
+inline std::string data_of_digits(const testing::ScratchFolder& folder) {
+  const std::filesystem::path digits = folder / "digits";
+  if (!std::filesystem::exists(digits)) put_digits(digits);
+  return "data=" + digits.string();
 }
 
 }  // namespace bonfire::train

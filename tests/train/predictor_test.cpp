@@ -7,6 +7,7 @@
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::train {
 namespace {
@@ -18,9 +19,9 @@ class PredictorTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder = std::make_unique<ScratchFolder>();
-    Trainer trainer(default_config(std::vector<std::string>{"output=" + (*folder / "runs").string(), "place=cpu",
-                                                            "limit=640", "batch_size=32", "epochs=1", "model=lenet",
-                                                            "optimizer=adam", "lr=0.002"}));
+    Trainer trainer(default_config(
+        std::vector<std::string>{data_of_digits(*folder), "output=" + (*folder / "runs").string(), "place=cpu",
+                                 "batch_size=32", "epochs=1", "model=lenet", "optimizer=adam", "lr=0.002"}));
     class Keep final : public Reporter {
      public:
       void begin(const RunBegins&) override {}

@@ -15,6 +15,7 @@
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/timeline.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::train {
 namespace {
@@ -24,9 +25,11 @@ using bonfire::testing::Program;
 using bonfire::testing::ScratchFolder;
 
 std::vector<std::string> training(const ScratchFolder& folder, std::vector<std::string> more = {}) {
-  std::vector<std::string> arguments{"train",      "place=cpu",  "output=" + (folder / "runs").string(),
-                                     "limit=320",  "epochs=3",   "batch_size=32",
-                                     "log_freq=1", "model=lenet"};
+  std::vector<std::string> arguments{"train",         data_of_digits(folder),
+                                     "place=cpu",     "output=" + (folder / "runs").string(),
+                                     "limit=320",     "epochs=3",
+                                     "batch_size=32", "log_freq=1",
+                                     "model=lenet"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }

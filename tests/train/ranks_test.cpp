@@ -31,14 +31,14 @@ struct Plan {
 };
 
 Course train(const ScratchFolder& folder, const Plan& plan) {
-  if (!fs::exists(folder / "digits")) put_digits(folder / "digits");
+  const std::string data = data_of_digits(folder);
   auto groups = comm::local_groups(plan.ranks, {.timeout = std::chrono::seconds(60)});
   Course course;
   course.errors.resize(static_cast<size_t>(plan.ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < plan.ranks; ++rank)
     threads.emplace_back([&, rank] {
-      Words settings{"data=" + (folder / "digits").string(),
+      Words settings{data,
                      "output=" + (folder / "runs").string(),
                      "place=cpu:" + std::to_string(rank),
                      "model=lenet",

@@ -14,6 +14,7 @@
 #include "bonfire/train/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::train {
 namespace {
@@ -22,8 +23,8 @@ namespace fs = std::filesystem;
 using bonfire::testing::ScratchFolder;
 
 Config small(const ScratchFolder& folder, std::vector<std::string> more = {}) {
-  more.insert(more.begin(), {"output=" + (folder / "runs").string(), "place=cpu", "limit=480", "batch_size=32",
-                             "epochs=2", "log_freq=5", "model=lenet", "optimizer=adam", "lr=0.002"});
+  more.insert(more.begin(), {data_of_digits(folder), "output=" + (folder / "runs").string(), "place=cpu",
+                             "batch_size=32", "epochs=2", "log_freq=5", "model=lenet", "optimizer=adam", "lr=0.002"});
   return default_config(more);
 }
 
@@ -73,7 +74,8 @@ std::vector<nlohmann::json> log_of(const fs::path& run) {
 TEST(Trainer, LearnsAndLeavesWeightsAConfigurationAndALog) {
   ScratchFolder folder;
   Witness::Seen seen;
-  RunEnds end = run(small(folder, {"limit=3000", "model=mnist_cnn", "optimizer=momentum", "lr=0.02"}), seen);
+  RunEnds end =
+      run(small(folder, {"data=generated", "limit=3000", "model=mnist_cnn", "optimizer=momentum", "lr=0.02"}), seen);
   EXPECT_GT(end.best_top1, 0.8);
   EXPECT_EQ(seen.begin.steps_per_epoch, 93);
   EXPECT_EQ(seen.evaluations.size(), 2U);

@@ -12,7 +12,8 @@ bool register_for_every_set(KernelTable generic, KernelTable avx2, KernelTable a
       KernelTable table = generic;
       if (set >= InstructionSet::avx2 && avx2 != nullptr) table = avx2;
       if (set >= InstructionSet::avx512 && avx512 != nullptr) table = avx512;
-      return table()[i].candidates(request);
+      std::vector<Candidate> list = table()[i].candidates(request);
+      return list.empty() && table != generic ? generic()[i].candidates(request) : list;
     });
   return true;
 }

@@ -5,8 +5,9 @@
 //
 //   BONFIRE_CPU_KERNELS(layer_norm, {"layer_norm", forward_candidates}, {"layer_norm_gradient", backward_candidates})
 //
-// Candidates come from the best set that the processor has. Functions of headers that such files share stand in
-// namespace bonfire::cpu::inline BONFIRE_COMPILED_SET, so that the linker does not take those of one set for all.
+// Candidates come from the best set that the processor has; where that one has none, from the baseline. Functions of
+// headers that such files share stand in namespace bonfire::cpu::inline BONFIRE_COMPILED_SET, so that the linker does
+// not take those of one set for all.
 
 #include <span>
 #include <vector>
@@ -30,6 +31,30 @@ bool register_for_every_set(KernelTable generic, KernelTable avx2, KernelTable a
 #if !defined(BONFIRE_COMPILED_SET)
 #define BONFIRE_COMPILED_SET generic
 #endif
+
+namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+
+#if defined(BONFIRE_COMPILED_FURTHER)
+// What tensors are computed in is compiled for every set, the other types for the baseline alone.
+constexpr bool has_type_in_set(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+// Calls body(TypeTag<T>{}) with a type that this set has.
+template <class Body>
+decltype(auto) dispatch_in_set(DType dtype, Body&& body) {
+  if (dtype == DType::f32) return body(TypeTag<float>{});
+  return body(TypeTag<bfloat16>{});
+}
+#else
+constexpr bool has_type_in_set(DType) { return true; }
+
+template <class Body>
+decltype(auto) dispatch_in_set(DType dtype, Body&& body) {
+  return dispatch(dtype, std::forward<Body>(body));
+}
+#endif
+
+}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET
+
 #define BONFIRE_TABLE_JOIN(family, set) family##_kernels_##set
 #define BONFIRE_TABLE(family, set) BONFIRE_TABLE_JOIN(family, set)
 

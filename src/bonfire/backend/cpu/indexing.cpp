@@ -7,7 +7,6 @@
 #include <cstring>
 #include <string>
 
-#include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/base/error.h"
 #include "bonfire/kernel/kernel.h"
 
@@ -285,10 +284,17 @@ std::vector<Candidate> one_hot(const KernelRequest& request) {
   });
 }
 
-}  // namespace
+[[maybe_unused]] const bool registered[] = {
+    register_kernel("index_select", DeviceType::cpu, index_select),
+    register_kernel("index_add", DeviceType::cpu, index_add),
+    register_kernel("embedding", DeviceType::cpu, embedding),
+    register_kernel("embedding_gradient", DeviceType::cpu, embedding_gradient),
+    register_kernel("embedding_gradient_add", DeviceType::cpu, embedding_gradient),
+    register_kernel("gather", DeviceType::cpu, gather),
+    register_kernel("scatter_add", DeviceType::cpu, scatter_add),
+    register_kernel("one_hot", DeviceType::cpu, one_hot),
+};
 
-BONFIRE_CPU_KERNELS(indexing, {"index_select", index_select}, {"index_add", index_add}, {"embedding", embedding},
-                    {"embedding_gradient", embedding_gradient}, {"embedding_gradient_add", embedding_gradient},
-                    {"gather", gather}, {"scatter_add", scatter_add}, {"one_hot", one_hot})
+}  // namespace
 
 }  // namespace bonfire::cpu

@@ -318,7 +318,7 @@ class Reducer {
 
 template <template <class> class Fold>
 Candidate candidate_for(const KernelRequest& request, std::string name, const Reduction& work) {
-  return dispatch(request.node.inputs[0].spec().dtype, [&](auto tag) {
+  return dispatch_in_set(request.node.inputs[0].spec().dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     Candidate candidate = make_candidate(request, std::move(name), [work](const Run& run) {
       Reducer<Fold<T>, T>(work, run).run(static_cast<typename Fold<T>::Total*>(run.workspace), *run.threads);
@@ -340,9 +340,11 @@ bool keeps_order(const Shape& shape, const Shape& axes) {
 
 template <template <class> class Fold>
 std::vector<Candidate> candidates(const KernelRequest& request) {
-  const Shape& shape = request.node.inputs[0].spec().shape;
-  Shape axes = request.node.attributes.ints("axes");
+  const TensorSpec& input = request.node.inputs[0].spec();
   std::vector<Candidate> list;
+  if (!has_type_in_set(input.dtype)) return list;
+  const Shape& shape = input.shape;
+  Shape axes = request.node.attributes.ints("axes");
   list.push_back(candidate_for<Fold>(request, "plain", Reduction(shape, axes)));
   if (shape.rank() != 4 || !keeps_order(shape, axes)) return list;
   Shape stored, stored_axes, order = channels_last().order;

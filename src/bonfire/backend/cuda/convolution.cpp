@@ -70,7 +70,7 @@ Names names_of(Direction direction) {
 }
 
 constexpr int64_t kX = 1, kWeight = 2, kY = 3;  // uids
-constexpr size_t kMostPlans = 4;                // to be timed against each other
+constexpr size_t kMostPlans = 8;                // to be timed against each other
 
 using Plans = std::vector<std::shared_ptr<CudnnPlan>>;
 
