@@ -32,7 +32,8 @@ bool register_for_every_set(KernelTable generic, KernelTable avx2, KernelTable a
 #define BONFIRE_COMPILED_SET generic
 #endif
 
-namespace bonfire::cpu::inline BONFIRE_COMPILED_SET {
+namespace bonfire::cpu {
+inline namespace BONFIRE_COMPILED_SET {
 
 #if defined(BONFIRE_COMPILED_FURTHER)
 // What tensors are computed in is compiled for every set, the other types for the baseline alone.
@@ -53,7 +54,8 @@ decltype(auto) dispatch_in_set(DType dtype, Body&& body) {
 }
 #endif
 
-}  // namespace bonfire::cpu::inline BONFIRE_COMPILED_SET
+}  // namespace BONFIRE_COMPILED_SET
+}  // namespace bonfire::cpu
 
 #define BONFIRE_TABLE_JOIN(family, set) family##_kernels_##set
 #define BONFIRE_TABLE(family, set) BONFIRE_TABLE_JOIN(family, set)
