@@ -28,6 +28,10 @@ inline std::vector<std::string> whole_files(bool jpeg) {
         for (int chroma : {1, 2})
           files.push_back(encode_jpeg(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
                                       {.channels = channels, .chroma_blocks = chroma, .progressive = progressive}));
+    for (int units : {1, 2})  // several tiles to a row
+      for (int channels : {1, 3})
+        files.push_back(encode_jpeg(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
+                                    {.channels = channels, .restart_units = units}));
     for (size_t i = 0, plain = files.size(); i < plain; ++i) {
       std::vector<std::byte> tiled = tile_jpeg(bytes_of(files[i]));
       files.emplace_back(reinterpret_cast<const char*>(tiled.data()), tiled.size());

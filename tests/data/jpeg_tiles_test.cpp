@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
 #include "bonfire/data/transforms.h"
@@ -29,6 +31,7 @@ std::vector<JpegOptions> all_kinds() {
   for (bool progressive : {false, true}) {
     kinds.push_back({.channels = 1, .progressive = progressive});
     kinds.push_back({.channels = 4, .progressive = progressive});
+    kinds.push_back({.progressive = progressive, .as_rgb = true});
     for (int across : {1, 2})
       for (int down : {1, 2})
         kinds.push_back({.chroma_blocks = across, .chroma_rows = down, .progressive = progressive});
@@ -86,6 +89,40 @@ TEST(JpegTiles, EveryPartHasThePixelsThatItHadBefore) {
   }
 }
 
+// Corners, edges, the inside, single pixels and all of it.
+std::vector<ImageRegion> places_in(ImageSize size) {
+  std::vector<ImageRegion> places{{0, 0, size.height, size.width}};
+  for (int64_t parts : {2, 3, 1000}) {
+    int64_t height = (size.height + parts - 1) / parts, width = (size.width + parts - 1) / parts;
+    for (int64_t top : {int64_t{0}, (size.height - height) / 2, size.height - height})
+      for (int64_t left : {int64_t{0}, (size.width - width) / 2, size.width - width})
+        places.push_back({top, left, height, width});
+  }
+  return places;
+}
+
+TEST(JpegTiles, EveryPlaceIsTheSameAtEveryScale) {
+  for (ImageSize size : {ImageSize{38, 138}, ImageSize{48, 192}})
+    for (const JpegOptions& kind : all_kinds()) {
+      std::string file = file_of(static_cast<int>(size.height), static_cast<int>(size.width), kind);
+      std::vector<std::byte> tiled = tile_jpeg(bytes_of(file));
+      for (const ImageRegion& place : places_in(size))
+        for (int64_t smaller : {1, 2, 4, 8})
+          expect_same_part(bytes_of(file), tiled, place,
+                           {(place.height + smaller - 1) / smaller, (place.width + smaller - 1) / smaller});
+    }
+}
+
+TEST(JpegTiles, FilesThatHaveRestartMarkersAlreadyAreReadTheSame) {
+  const ImageSize kSize{71, 250};  // 16 units of 16 pixels in a row
+  std::string plain = file_of(71, 250);
+  for (int units : {1, 2, 4, 8, 16, 3, 5, 17, 32, 1000}) {  // the last ones are no grids
+    std::string file = file_of(71, 250, {.restart_units = units});
+    for (const ImageRegion& place : places_in(kSize))
+      expect_same_part(bytes_of(plain), bytes_of(file), place, {place.height, place.width});
+  }
+}
+
 TEST(JpegTiles, RowsOfAnyNumberOfBlocksAreCut) {
   for (int width : {1, 8, 16, 17, 40, 100, 200, 304, 464, 520, 640}) {  // 304: 19 units, 464: 29
     std::string file = file_of(40, width);
@@ -115,21 +152,34 @@ size_t units_at(std::span<const std::byte> file) {
     if (file[at + 1] == std::byte{0xda}) return at + 2 + std::to_integer<size_t>(file[at + 3]);
 }
 
+// A file of 160 × 320 pixels in tiles of 64.
+void expect_reads_only_what_is_needed(std::span<const std::byte> whole) {
+  std::vector<std::byte> damaged(whole.begin(), whole.end());
+  auto first_unit = damaged.begin() + static_cast<ptrdiff_t>(units_at(damaged));
+  const std::byte kFirstMarker[] = {std::byte{0xff}, std::byte{0xd0}};
+  // The first tile ends too early, which is an error for who reads it.
+  damaged.erase(first_unit + 8,
+                std::search(first_unit, damaged.end(), std::begin(kFirstMarker), std::end(kFirstMarker)));
+  EXPECT_THROW(part_of(damaged, {0, 0, 160, 320}, {160, 320}), DataError);
+  expect_same_part(whole, damaged, {40, 0, 20, 320}, {20, 320});   // below it
+  expect_same_part(whole, damaged, {0, 100, 16, 200}, {16, 200});  // beside it
+}
+
 TEST(JpegTiles, WhatLiesAboveAndBesideIsNotRead) {
-  std::vector<std::byte> tiled = tile_jpeg(bytes_of(file_of(160, 320)));
-  size_t first_unit = units_at(tiled);
-  tiled[first_unit + 3] = tiled[first_unit + 4] = tiled[first_unit + 5] = std::byte{0x7f};
-  const ImageRegion kBelow{40, 0, 20, 320}, kBeside{0, 100, 16, 200}, kAll{0, 0, 160, 320};
-  std::vector<std::byte> whole = tile_jpeg(bytes_of(file_of(160, 320)));
-  expect_same_part(whole, tiled, kBelow, {20, 320});
-  expect_same_part(whole, tiled, kBeside, {16, 200});
-  bool noticed = false;
-  try {
-    noticed = part_of(tiled, kAll, {160, 320}).pixels != part_of(whole, kAll, {160, 320}).pixels;
-  } catch (const DataError&) {
-    noticed = true;
+  expect_reads_only_what_is_needed(tile_jpeg(bytes_of(file_of(160, 320))));
+  expect_reads_only_what_is_needed(bytes_of(file_of(160, 320, {.restart_units = 4})));
+}
+
+TEST(JpegTiles, AFrameHeaderInsideMetadataIsNotTakenForTheFiles) {
+  const std::string kMarkers[] = {"\xff\x01", std::string("\xff\0", 2), "\xff\xd3"};  // none has a length behind it
+  std::string file = file_of(160, 320, {.restart_units = 4});
+  for (const std::string& marker : kMarkers) {
+    std::string metadata = "\xff\xe9\xff\xfd" + std::string(0xfffb, 'x');
+    // Where the bytes behind the marker would lead if they were its length.
+    metadata.replace(0xffe9, 9, std::string("\xff\xc0\0\x11\x08\0\xa0\x01\x40", 9));
+    std::string odd = file.substr(0, 2) + marker + metadata + file.substr(2);
+    expect_same_part(bytes_of(file), bytes_of(odd), {40, 100, 60, 200}, {60, 200});
   }
-  EXPECT_TRUE(noticed);
 }
 
 TEST(JpegTiles, AFileIsAboutAsLargeAsBefore) {

@@ -25,7 +25,9 @@ std::string encode_jpeg(std::span<const uint8_t> pixels, int height, int width, 
   info.in_color_space = options.channels == 1 ? JCS_GRAYSCALE : options.channels == 3 ? JCS_RGB : JCS_CMYK;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, options.quality, TRUE);
-  if (options.channels == 3) {
+  if (options.as_rgb) jpeg_set_colorspace(&info, JCS_RGB);
+  info.restart_interval = static_cast<unsigned>(options.restart_units);
+  if (options.channels == 3 && !options.as_rgb) {
     info.comp_info[0].h_samp_factor = options.chroma_blocks;
     info.comp_info[0].v_samp_factor = options.chroma_rows > 0 ? options.chroma_rows : options.chroma_blocks;
   } else {

@@ -15,6 +15,8 @@ struct JpegOptions {
   int chroma_blocks = 2;  // pixels in each direction that share their chroma: 1 or 2
   int chroma_rows = 0;    // pixels from top to bottom, where that is another number
   bool progressive = false;
+  bool as_rgb = false;    // three channels that are not stored as YCbCr
+  int restart_units = 0;  // from one restart marker to the next; 0: there are none
 };
 
 // pixels: [height, width, channels].

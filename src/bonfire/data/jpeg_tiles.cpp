@@ -84,11 +84,14 @@ constexpr auto kMark = std::byte{0xff};
 
 bool is_restart(std::byte code) { return (code & std::byte{0xf8}) == std::byte{0xd0}; }
 
+// Whether a marker with this code has a length behind it. Others stand alone or, 0, are none.
+bool has_length(unsigned code) { return code > 0x01 && code != 0xff && !is_restart(static_cast<std::byte>(code)); }
+
 // Where the frame header's height is, with the width behind it: two bytes each, high byte first.
 std::optional<size_t> find_size(std::span<const std::byte> head) {
   for (size_t at = 2; at + 9 <= head.size();) {
     auto code = std::to_integer<unsigned>(head[at + 1]);
-    if (head[at] != kMark || code == 0xff) return {};
+    if (head[at] != kMark || !has_length(code)) return {};
     if (code == 0xc0 || code == 0xc1) return at + 5;
     at += 2 + (std::to_integer<size_t>(head[at + 2]) << 8 | std::to_integer<size_t>(head[at + 3]));
   }
