@@ -53,6 +53,7 @@ void add_data_pack(Command data) {
   command.option("--shard-size", wanted->shard_megabytes, "megabytes after which another shard begins (256)");
   command.option("--shards", wanted->options.shards, "so many shards instead");
   command.option("--resize", wanted->options.resize, "pixels of the short side at most");
+  command.option("--keep-bytes", wanted->options.keep_bytes, "store JPEG files as they are, slower to read");
   command.option("--json", wanted->json, "print one JSON object");
   command.runs([wanted] { return run(*wanted); });
 }

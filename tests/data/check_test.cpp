@@ -152,6 +152,36 @@ TEST(Pack, KeepsWhatIsNoJpegOfAUsualKindByteByByte) {
   ImageSource packed = open_images(folder / "packed");
   EXPECT_TRUE(std::ranges::equal(packed.train->get(0).input.bytes, bytes_of(damaged)));
   EXPECT_TRUE(std::ranges::equal(packed.train->get(2).input.bytes, bytes_of(png)));
+  expect_faults(check_data(folder / "packed"), {"train-00000.records: record 0: "});
+}
+
+TEST(Pack, KeepsTheBytesOfJpegFilesWhenToldTo) {
+  ScratchFolder folder;
+  put_pictures(folder, 60, 90);
+  std::string small = jpeg(16, 40, 77);
+  folder.put("train/cat/0.jpg", small);
+  pack(folder.path(), folder / "packed", {.keep_bytes = true});
+  ImageSource before = open_images(folder.path()), packed = open_images(folder / "packed");
+  for (int64_t i = 0; i < before.train->size(); ++i)
+    EXPECT_EQ(packed.train->get(i).input.bytes, before.train->get(i).input.bytes);
+  // What is encoded anew has no bytes to keep.
+  pack(folder.path(), folder / "smaller", {.resize = 20, .keep_bytes = true});
+  ImageSource smaller = open_images(folder / "smaller");
+  EXPECT_TRUE(std::ranges::equal(smaller.train->get(0).input.bytes, bytes_of(small)));
+  for (int64_t i = 1; i < smaller.train->size(); ++i)
+    EXPECT_EQ(smaller.train->get(i).input.bytes, tile_jpeg(smaller.train->get(i).input.bytes));
+}
+
+TEST(Pack, TilesMakeShardsNoLarger) {
+  ScratchFolder folder;
+  for (const char* name : {"train/cat", "val/cat"}) {
+    fs::create_directories(folder / name);
+    folder.put(name + std::string("/0.jpg"),
+               bonfire::testing::encode_jpeg(bonfire::testing::test_picture(375, 500), 375, 500));
+  }
+  PackReport tiles = pack(folder.path(), folder / "tiles"),
+             files = pack(folder.path(), folder / "files", {.keep_bytes = true});
+  EXPECT_LT(tiles.train.bytes, files.train.bytes);
 }
 
 TEST(Pack, BringsLargePicturesDownAndKeepsSmallOnes) {

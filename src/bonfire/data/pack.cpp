@@ -25,22 +25,23 @@ void set_file(Sample& sample, std::vector<std::byte> file) {
   sample.input = {DType::u8, {static_cast<int64_t>(file.size())}, std::move(file)};
 }
 
-// Pictures come out as JPEG files, pixels as pixels; what is small enough stays what it is.
-void bring_down(Sample& sample, int64_t short_side, int64_t index) {
+// Pictures come out as JPEG files, pixels as pixels. False for what is small enough: it stays what it is.
+bool bring_down(Sample& sample, int64_t short_side, int64_t index) {
   ImageSize size = size_of(sample);
   int64_t now = std::min(size.height, size.width);
-  if (now <= short_side) return;
+  if (now <= short_side) return false;
   auto scaled = [&](int64_t side) { return std::max<int64_t>(1, (side * short_side + now / 2) / now); };
   bool is_file = sample.input.shape.rank() == 1;
   resize({.size = {scaled(size.height), scaled(size.width)}})(sample, SampleKey(0, 0, index));
   if (is_file) set_file(sample, encode_jpeg(sample.input, kQuality));
+  return true;
 }
 
 // As it is stored.
 Sample prepared(const Dataset& part, int64_t index, const PackOptions& options) {
   Sample sample = part.get(index);
-  if (options.resize > 0) bring_down(sample, options.resize, index);
-  if (sample.input.shape.rank() == 1)
+  bool encoded_anew = options.resize > 0 && bring_down(sample, options.resize, index);
+  if (sample.input.shape.rank() == 1 && (encoded_anew || !options.keep_bytes))
     if (std::vector<std::byte> tiled = tile_jpeg(sample.input.bytes); !tiled.empty())
       set_file(sample, std::move(tiled));
   return sample;

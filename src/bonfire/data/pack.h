@@ -11,8 +11,9 @@ namespace bonfire::data {
 
 struct PackOptions {
   int64_t shard_bytes = int64_t{256} << 20;
-  int64_t shards = 0;  // so many for the larger part, of equally many samples; 0: by their bytes
-  int64_t resize = 0;  // pixels of the short side at most; 0: images stay as they are
+  int64_t shards = 0;       // so many for the larger part, of equally many samples; 0: by their bytes
+  int64_t resize = 0;       // pixels of the short side at most; 0: images keep their size
+  bool keep_bytes = false;  // JPEG files that keep their size are stored as they are, not as tiles (jpeg_tiles.h)
 };
 
 struct PackReport {
