@@ -177,7 +177,8 @@ TEST(JpegTiles, AFrameHeaderInsideMetadataIsNotTakenForTheFiles) {
     std::string metadata = "\xff\xe9\xff\xfd" + std::string(0xfffb, 'x');
     // Where the bytes behind the marker would lead if they were its length.
     metadata.replace(0xffe9, 9, std::string("\xff\xc0\0\x11\x08\0\xa0\x01\x40", 9));
-    std::string odd = file.substr(0, 2) + marker + metadata + file.substr(2);
+    std::string odd = file;
+    odd.insert(2, marker + metadata);
     expect_same_part(bytes_of(file), bytes_of(odd), {40, 100, 60, 200}, {60, 200});
   }
 }

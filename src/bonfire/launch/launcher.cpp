@@ -165,7 +165,8 @@ class Launcher {
           if (rank->failed()) failures_.push_back(rank.get());
         }
     if (state_ == State::running && !failures_.empty()) {
-      if (fault(*culprit()) > 0 || none_runs())
+      // Of a rank on another host one hears a little later than of those that have lost it.
+      if (fault(*culprit()) > 0 || (none_runs() && options_.nodes == 1))
         blame();
       else if (!blame_at_)
         blame_at_ = Clock::now() + kBlameDelay;
