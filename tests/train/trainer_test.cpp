@@ -207,6 +207,23 @@ TEST(Trainer, StepsStandInForEpochs) {
   EXPECT_EQ(end.checkpoint.filename(), "step-00000017");
 }
 
+// At such a rate no evaluation is better than the first.
+TEST(Trainer, StopsAfterSoManyEvaluationsWithoutGainAlsoWhenResumed) {
+  ScratchFolder folder;
+  Witness::Seen first, second;
+  std::vector<std::string> settings{"optimizer=sgd", "lr=1e-20", "epochs=6", "early_stop=2"};
+  RunEnds interrupted = run(small(folder, settings), first, [](const StepReport& report) {
+    if (report.step >= 35) Trainer::request_stop();  // after the second evaluation
+  });
+  ASSERT_TRUE(interrupted.interrupted);
+  settings.push_back("resume=" + first.begin.folder.string());
+  RunEnds end = run(small(folder, settings), second);
+  EXPECT_FALSE(end.interrupted);
+  ASSERT_EQ(second.evaluations.size(), 1U);
+  EXPECT_EQ(second.evaluations[0].step, 45);
+  EXPECT_EQ(end.checkpoint.filename(), "step-00000045");
+}
+
 // What a run has fetched and how often it has released memory, by the library's own counters.
 struct Counted {
   uint64_t fetched, releases;
