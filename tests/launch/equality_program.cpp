@@ -1,8 +1,8 @@
 // A rank of trainings that any number of ranks should do alike: each step's batch is the same, however it is shared.
-//   equality_program WHERE BATCH STEPS FILE [fused|unfused] [flat|hierarchical]
-// WHERE is a backend, or "threads:4" for ranks in one process. The first rank writes FILE: of each net the losses of
-// all samples, step by step, and the gradients of the first step. Nets with ReLU, which drift apart by rounding alone,
-// do 5 steps.
+//   equality_program WHERE BATCH STEPS FILE [fused|unfused] [flat|hierarchical] [gpu|mixed]
+// WHERE is a backend, or "threads:4" for ranks in one process. gpu: all ranks on the first GPU; mixed: every other one.
+// The first rank writes FILE: of each net the losses of all samples, step by step, and the gradients of the first step.
+// Nets with ReLU, which drift apart by rounding alone, do 5 steps.
 
 #include <cstdio>
 #include <cstring>
@@ -104,6 +104,12 @@ struct Task {
   int64_t batch, steps;
   std::string file;
   DistributedStrategy strategy = {};
+  std::string devices = {};
+
+  Device device(int cpu_index) const {
+    const bool on_gpu = devices == "gpu" || (devices == "mixed" && fleet::rank() % 2 == 0);
+    return on_gpu ? Device{DeviceType::cuda, 0} : Device{DeviceType::cpu, static_cast<int16_t>(cpu_index)};
+  }
 };
 
 void train_all(const Task& task, const Device& device) {
@@ -128,7 +134,7 @@ void train_threads(int ranks, const Task& task) {
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
       fleet::join(groups[static_cast<size_t>(r)]);
-      train_all(task, {DeviceType::cpu, static_cast<int16_t>(r)});
+      train_all(task, task.device(r));
     });
   for (std::thread& thread : threads) thread.join();
 }
@@ -141,12 +147,13 @@ int main(int argc, char** argv) try {
   for (const std::string& option : std::vector<std::string>(argv + 5, argv + argc)) {
     if (option == "unfused") task.strategy.fuse_all_reduce_ops = false;
     if (option == "hierarchical") task.strategy.use_hierarchical_allreduce = true;
+    if (option == "gpu" || option == "mixed") task.devices = option;
   }
   if (where.starts_with("threads:")) {
     train_threads(std::stoi(where.substr(8)), task);
   } else {
     fleet::init({.backend = where});
-    train_all(task, {DeviceType::cpu, 0});
+    train_all(task, task.device(0));
   }
   return 0;
 } catch (const Error& error) {

@@ -17,6 +17,7 @@
 #include "bonfire/comm/mpi/mpi_group.h"
 #include "tests/launch/hosts.h"
 #include "tests/launch/launched.h"
+#include "tests/support/cuda_device.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::launch {
@@ -37,10 +38,11 @@ struct Trial {
   std::string backend;  // threads, shm, gloo, mpi
   int hosts = 1, ranks = 4;
   bool fused = true, hierarchical = false;
+  std::string devices = "cpu";  // gpu: of all ranks; mixed: of every other one
 
   std::string title() const {
-    return fmt::format("{} x {} on {} host(s), {}, {}, {}", ranks, batch() / ranks, hosts, backend,
-                       hierarchical ? "hierarchical" : "flat", fused ? "fused" : "not fused");
+    return fmt::format("{} x {} on {} host(s), {}, {}, {}, {}", ranks, batch() / ranks, hosts, backend,
+                       hierarchical ? "hierarchical" : "flat", fused ? "fused" : "not fused", devices);
   }
   static int batch() { return whole() ? 256 : 16; }
   Words rank(const std::string& file) const {
@@ -51,7 +53,8 @@ struct Trial {
             whole() ? "50" : "10",
             file,
             fused ? "fused" : "unfused",
-            hierarchical ? "hierarchical" : "flat"};
+            hierarchical ? "hierarchical" : "flat",
+            devices};
   }
 };
 
@@ -190,6 +193,23 @@ TEST(Equality, TrainingIsThatOfOneRankOnEveryBackend) {
     EXPECT_LT(losses.back(), 0.95 * losses[0]) << net;
   }
   for (const Trial& trial : trials(hosts.ready())) expect_equal(trial, trained(trial, hosts), alone);
+}
+
+// Their gradients meet in host memory. Threads of one process have a GPU each, and this machine may have only one.
+TEST(Equality, TrainingOnGpusAndCpusIsThatOfOneCpu) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  const TwoHosts hosts;
+  const nlohmann::json alone = trained({.backend = "threads", .ranks = 1}, hosts);
+  Words backends{"shm"};
+  if (comm::has_gloo()) backends.emplace_back("gloo");
+  if (comm::has_mpi() && std::system("command -v mpirun >/dev/null 2>&1") == 0) backends.emplace_back("mpi");
+  std::vector<Trial> all{{.backend = "threads", .ranks = 2, .devices = "mixed"}};
+  for (const std::string& backend : backends)
+    for (const char* devices : {"gpu", "mixed"})
+      for (bool fused : {true, false})
+        if (whole() || fused != (backend == "mpi"))
+          all.push_back({.backend = backend, .ranks = 2, .fused = fused, .devices = devices});
+  for (const Trial& trial : all) expect_equal(trial, trained(trial, hosts), alone);
 }
 
 }  // namespace

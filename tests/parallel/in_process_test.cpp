@@ -8,9 +8,11 @@
 
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
+#include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "tests/support/cuda_device.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
@@ -97,9 +99,23 @@ Bytes values_of(const nn::Module& model) {
   return all;
 }
 
-Course in_process(int devices, const Task& task, bool compiled = false) {
+// Copies on devices of one kind have the same bits; a GPU rounds some products and sums otherwise than a CPU.
+void expect_same_parameters(const SmoothNet& copy, const SmoothNet& first) {
+  const auto own = copy.parameters(), others = first.parameters();
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Parameter &mine = own[i], &its = others[i];
+    if (mine.device().type == its.device().type) {
+      EXPECT_EQ(mine.save(), its.save());
+      continue;
+    }
+    const std::vector<float> a = mine.value().to_vector<float>(), b = its.value().to_vector<float>();
+    for (size_t k = 0; k < a.size(); ++k) EXPECT_NEAR(a[k], b[k], 1e-6) << mine.name() << " " << k;
+  }
+}
+
+Course in_process(const std::vector<Device>& devices, const Task& task, bool compiled = false) {
   manual_seed(5);
-  DataParallel parallel([&] { return SmoothNet(task.net); }, momentum, first_devices(devices), task.strategy);
+  DataParallel parallel([&] { return SmoothNet(task.net); }, momentum, devices, task.strategy);
   auto step = parallel.compile(train_step);
   Course course;
   for (int64_t i = 0; i < kSteps; ++i) {
@@ -108,10 +124,12 @@ Course in_process(int devices, const Task& task, bool compiled = false) {
     course.losses.push_back(loss.item());
   }
   course.values = values_of(parallel.module());
-  for (const auto& replica : parallel.replicas())
-    for (size_t i = 0; i < replica.model.parameters().size(); ++i)
-      EXPECT_EQ(replica.model.parameters()[i].save(), parallel.module().parameters()[i].save());
+  for (const auto& replica : parallel.replicas()) expect_same_parameters(replica.model, parallel.module());
   return course;
+}
+
+Course in_process(int devices, const Task& task, bool compiled = false) {
+  return in_process(first_devices(devices), task, compiled);
 }
 
 // An ordinary program on one device.
@@ -243,9 +261,7 @@ TEST(InProcessDataParallel, BalancedBySpeedASlowDeviceGetsLessAndTheCourseIsThat
   EXPECT_EQ(shares[0] + shares[1], kSamples);
   const size_t changed = losses.size();
   for (int64_t samples : {kSamples, int64_t{5}, int64_t{1}, kSamples}) step(samples);
-  for (const auto& replica : parallel.replicas())
-    for (size_t i = 0; i < replica.model.parameters().size(); ++i)
-      EXPECT_EQ(replica.model.parameters()[i].save(), parallel.module().parameters()[i].save());
+  for (const auto& replica : parallel.replicas()) expect_same_parameters(replica.model, parallel.module());
 
   Tensor image = batch_of(0, kSamples).image;
   parallel.eval();
@@ -399,6 +415,123 @@ TEST(InProcessDataParallel, AKernelThatFailsOnOneDeviceEndsTheStep) {
   EXPECT_ERROR(loss.item(), Error, "target 99 of row 0 is not a class");
   EXPECT_ERROR(parallel.step(train_step, image, Tensor::from<int64_t>({1, 2}, {2})).item(), Error,
                "target 99 of row 0 is not a class");
+}
+
+TEST(DataParallelWithAGpu, ItAndACpuTrainAsOneDevice) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  for (const Task& task : {Task{}, Task{.net = {.dropout = 0.3}, .batches = {7, 4, 5, 1}},
+                           Task{.net = {.batch_norm = true}, .strategy = {.sync_batch_norm = true}, .batches = {16, 9}},
+                           Task{.strategy = {.nccl_comm_num = 2}}, Task{.strategy = {.fuse_all_reduce_ops = false}}}) {
+    const Course whole = plain(task);
+    for (const std::vector<Device>& devices : {std::vector{*cuda_device(), cpu(0)}, {cpu(0), *cuda_device(), cpu(1)}})
+      for (bool compiled : {false, true}) expect_same_losses(in_process(devices, task, compiled), whole);
+  }
+}
+
+// Local SGD averages parameters, which are staged in memory of the collective's own.
+TEST(DataParallelWithAGpu, LocalSgdAveragesParameters) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  DistributedStrategy strategy;
+  strategy.use_local_sgd = true;
+  strategy.local_sgd_steps = 2;
+  const Task task{.strategy = strategy};
+  const Course cpus = in_process(2, task), mixed = in_process({*cuda_device(), cpu(0)}, task);
+  expect_same_losses(mixed, cpus);
+}
+
+// Much to compute for each sample, none of which counts.
+TEST(DataParallelWithAGpu, BalancedBySpeedItGetsMore) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  constexpr int64_t kSamples = 16, kMost = 200, kWidth = 2048;
+  auto heavy = [](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
+    Tensor loss = cross_entropy(model(image), label), extra = reshape(image, {image.size(0), 64});
+    extra = matmul(extra, full({64, kWidth}, 0.001, DType::f32, image.device()));
+    const Tensor square = full({kWidth, kWidth}, 0.001, DType::f32, image.device());
+    for (int i = 0; i < 20; ++i) extra = tanh(matmul(extra, square));
+    loss = loss + mean(extra) * 0.0;
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    return loss;
+  };
+  manual_seed(5);
+  DataParallel parallel([&] { return SmoothNet({}); }, momentum, {cpu(0), *cuda_device()});
+  parallel.balance_by_speed();
+  std::vector<double> losses;
+  while (parallel.shares(kSamples)[1] <= 8 && static_cast<int64_t>(losses.size()) < kMost) {
+    auto [image, label] = batch_of(static_cast<int64_t>(losses.size()), kSamples);
+    losses.push_back(parallel.step(heavy, image, label).item());
+  }
+  EXPECT_GT(parallel.shares(kSamples)[1], 8);
+  EXPECT_EQ(parallel.shares(kSamples)[0] + parallel.shares(kSamples)[1], kSamples);
+  for (int i = 0; i < 3; ++i) {
+    auto [image, label] = batch_of(static_cast<int64_t>(losses.size()), kSamples);
+    losses.push_back(parallel.step(heavy, image, label).item());
+  }
+  std::thread([&] {
+    manual_seed(5);
+    SmoothNet model({});
+    auto optimizer = momentum(model);
+    for (size_t i = 0; i < losses.size(); ++i) {
+      auto [image, label] = batch_of(static_cast<int64_t>(i), kSamples);
+      EXPECT_NEAR(train_step(model, optimizer, image, label).item(), losses[i], 1e-4) << "step " << i;
+    }
+  }).join();
+}
+
+// Whichever of them fails: the other one's collectives end, and what follows on that GPU works.
+TEST(DataParallelWithAGpu, AStepThatFailsOnOneEndsOnBoth) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  auto [image, label] = batch_of(0, 6);
+  for (int culprit : {0, 1})
+    for (int64_t before : {0, 1, 4}) {  // the GPU's work is captured then
+      DataParallel parallel([] { return SmoothNet({}); }, momentum, {*cuda_device(), cpu(0)});
+      for (int64_t i = 0; i < before; ++i) parallel.step(train_step, image, label).item();
+      auto failing = [&](const SmoothNet& model, optim::Momentum& optimizer, const Tensor& x, const Tensor& y) {
+        if (fleet::rank() == culprit) throw_error<DataError>("no more samples");
+        return train_step(model, optimizer, x, y);
+      };
+      EXPECT_ERROR(parallel.step(failing, image, label).item(), DataError, "no more samples");
+      EXPECT_ERROR(parallel.step(train_step, image, label), CommError, "an earlier step has failed: no more samples");
+    }
+  expect_same_losses(in_process({*cuda_device(), cpu(0)}, {}), plain({}));
+}
+
+TEST(DataParallelWithAGpu, AKernelThatFailsOnTheCpuEndsTheStep) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  DataParallel parallel([] { return SmoothNet({}); }, momentum, {*cuda_device(), cpu(0)});
+  Tensor image = batch_of(0, 2).image;
+  for (int i = 0; i < 3; ++i) parallel.step(train_step, image, Tensor::from<int64_t>({1, 2}, {2})).item();
+  EXPECT_ERROR(parallel.step(train_step, image, Tensor::from<int64_t>({1, 99}, {2})).item(), Error,
+               "target 99 of row 0 is not a class");
+}
+
+// Not in the memory that gradients share, of every dtype and size; the third launch on is a replay.
+TEST(DataParallelWithAGpu, AllReducesTensorsOfAnyKind) {
+  if (!cuda_device()) GTEST_SKIP() << "no GPU";
+  auto groups = comm::local_groups(2, {.timeout = std::chrono::seconds(60)});
+  std::vector<std::thread> ranks;
+  for (size_t r = 0; r < 2; ++r)
+    ranks.emplace_back([&, r] {
+      const Device device = r == 0 ? *cuda_device() : cpu(0);
+      const int channel = comm::open_channel({.communicators = {groups[r]}});
+      for (DType dtype : {DType::f32, DType::bf16, DType::i64})
+        for (int64_t count : {0, 1, 1000})
+          for (comm::Reduce reduce : {comm::Reduce::sum, comm::Reduce::max})
+            for (int launch = 0; launch < 4; ++launch) {
+              NoGrad no_grad;
+              const Tensor mine =
+                  full({count}, static_cast<double>(10 * launch + 1 + static_cast<int>(r)), dtype, device);
+              const Tensor both = comm::all_reduce(mine + full({count}, 1, dtype, device), reduce, channel);
+              const double one = 10 * launch + 2, other = one + 1;
+              const double expected = reduce == comm::Reduce::sum ? one + other : other;
+              for (float found : cast(both, DType::f32).to_vector<float>())
+                ASSERT_EQ(found, static_cast<float>(expected)) << name_of(dtype) << " on " << to_string(device);
+            }
+      synchronize();
+      comm::close_channel(channel);
+    });
+  for (std::thread& rank : ranks) rank.join();
 }
 
 }  // namespace

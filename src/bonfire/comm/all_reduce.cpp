@@ -141,7 +141,10 @@ std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
-const bool registered = register_kernel("all_reduce", DeviceType::cpu, all_reduce_candidates);
+[[maybe_unused]] const bool registered[] = {
+    register_kernel("all_reduce", DeviceType::cpu, all_reduce_candidates),
+    register_kernel("all_reduce", DeviceType::cuda, all_reduce_candidates),
+};
 
 }  // namespace
 

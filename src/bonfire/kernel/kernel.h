@@ -40,7 +40,8 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
   // Computes the outputs. Called many times, always by one thread at a time. On a CUDA device it only enqueues on the
-  // stream, and always the same work, so that it can be captured.
+  // stream, and always the same work, so that it can be captured; but collectives run on the host everywhere, with
+  // operands in its memory, inputs and outputs in the same place.
   virtual void run(const Run& run) = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -30,9 +31,6 @@ void check_devices(const std::vector<Device>& devices) {
   std::set<Device> seen;
   for (Device device : devices) {
     require_device(device);
-    if (device.type != DeviceType::cpu)
-      throw_error<ConfigError>("[data_parallel] {} is no CPU device; data parallel works on the CPU only so far",
-                               to_string(device));
     if (!seen.insert(device).second)
       throw_error<ConfigError>(
           "[data_parallel] {} is named twice; each copy of the model needs a device of its own (cpu:0, cpu:1, … share "
@@ -95,11 +93,13 @@ class HostRows {
     spec.shape[0] = std::max<int64_t>(1, share.own);
     spec.device = device;
     Buffer buffer{std::make_shared<Storage>(device, std::max<size_t>(1, spec.bytes()))};
-    auto* target = static_cast<std::byte*>(buffer.data());
+    std::vector<std::byte> together(device.type == DeviceType::cpu ? 0 : spec.bytes());  // to copy them at once
+    auto* target = together.empty() ? static_cast<std::byte*>(buffer.data()) : together.data();
     for (int64_t row = 0; row < spec.shape[0]; ++row) {
       const auto place = static_cast<size_t>(share.own == 0 ? 0 : share.place(row));
-      memory_of(device).copy_from_host(target + static_cast<size_t>(row) * bytes, data_ + place * bytes, bytes);
+      std::memcpy(target + static_cast<size_t>(row) * bytes, data_ + place * bytes, bytes);
     }
+    if (!together.empty()) memory_of(device).copy_from_host(buffer.data(), together.data(), together.size());
     return Tensor::from_buffer(std::move(buffer), spec);
   }
 
@@ -297,7 +297,9 @@ DeviceThreads::DeviceThreads(const std::vector<Device>& devices) {
   check_devices(devices);
   state_ = std::make_unique<State>();
   state_->devices = devices;
-  cpu::share_cpu_threads(static_cast<int>(devices.size()));
+  const auto on_cpu =
+      std::count_if(devices.begin(), devices.end(), [](Device device) { return device.type == DeviceType::cpu; });
+  cpu::share_cpu_threads(std::max(1, static_cast<int>(on_cpu)));
   for (size_t i = 0; i < devices.size(); ++i)
     state_->threads.emplace_back([state = state_.get(), i] { state->serve(i); });
   auto groups = comm::local_groups(static_cast<int>(devices.size()));

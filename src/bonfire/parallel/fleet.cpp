@@ -254,16 +254,11 @@ void require_same(comm::Group& group, const char* what, const nn::StateDict& var
             static_cast<size_t>(group.rank()) == r ? 0 : r, what);
 }
 
-// One device, and one whose memory ranks can share.
-void require_cpu(std::span<const Variable> variables) {
-  for (const Variable& variable : variables) {
-    if (variable.device().type != DeviceType::cpu)
-      throw_error<ConfigError>("[fleet] parameter {} is on {}; data parallel works on the CPU only so far",
-                               variable.name(), to_string(variable.device()));
+void require_one_device(std::span<const Variable> variables) {
+  for (const Variable& variable : variables)
     if (!(variable.device() == variables[0].device()))
       throw_error<ConfigError>("[fleet] parameter {} is on {} and {} on {}; a rank has one device", variables[0].name(),
                                to_string(variables[0].device()), variable.name(), to_string(variable.device()));
-  }
 }
 
 // What is not built yet is refused, not ignored.
@@ -374,6 +369,14 @@ void leave() {
 int rank() { return job() && job()->group ? job()->group->rank() : 0; }
 int world_size() { return job() && job()->group ? job()->group->size() : 1; }
 
+Device default_device() {
+  Device device = bonfire::default_device();
+  if (device.type == DeviceType::cpu || !job()) return device;
+  const auto gpus = static_cast<int>(devices().size()) - 1;
+  device.index = static_cast<int16_t>(job()->rendezvous.environment.local_rank % gpus);
+  return device;
+}
+
 comm::Group& group() {
   Job& self = joined("fleet::group()");
   if (!self.group) throw_error<ConfigError>("[fleet] this process is alone: it has no group; see docs/launch.md");
@@ -411,7 +414,7 @@ void distribute_model(const nn::Module& model) {
   if (self.channel < 0) return;
   std::vector<Variable> parameters;
   for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);
-  require_cpu(parameters);
+  require_one_device(parameters);
   nn::StateDict variables = model.state_dict();
   require_same(*self.group, "model", variables);
   for (const auto& [name, variable] : variables) broadcast(*self.group, variable);
@@ -452,7 +455,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   optim::Optimizer shared = optimizer;  // copies share everything
   shared.set_after_update(after_update);
   shared.set_condition(used_anywhere);
-  require_cpu(optimizer.parameters());
+  require_one_device(optimizer.parameters());
   nn::StateDict list;
   for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
   require_same(*self.group, "optimizer", list);

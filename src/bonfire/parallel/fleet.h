@@ -39,7 +39,8 @@ void leave();
 
 int rank();
 int world_size();
-comm::Group& group();  // for collectives of the program's own, between steps
+Device default_device();  // of this host's GPUs the one whose turn it is among the ranks here, else cpu:0
+comm::Group& group();     // for collectives of the program's own, between steps
 
 // Local SGD (use_local_sgd). Epochs before local_sgd_is_warm_steps are synchronous, so somebody must tell which one
 // this is. average() is a collective call that does at once what comes every local_sgd_steps steps; before a

@@ -42,6 +42,10 @@ class DeviceMemory {
   virtual void copy_from_host(void* target, const void* source, size_t bytes) = 0;
   virtual void copy_to_host(void* target, const void* source, size_t bytes) = 0;
   virtual void fill_zero(void* target, size_t bytes) = 0;
+  // A block that collectives find in `host`, memory that outlives it and that other ranks may see. On a device that
+  // works in host memory it is that memory itself.
+  virtual void* allocate_staged(void* host, size_t bytes) = 0;
+  virtual void deallocate_staged(void* data, size_t bytes) noexcept = 0;
 };
 
 DeviceMemory& memory_of(Device device);

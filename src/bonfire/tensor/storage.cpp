@@ -10,10 +10,14 @@ Storage::Storage(Device device, size_t bytes)
     : device_(device), bytes_(bytes), data_(memory_of(device).allocate(bytes)) {}
 
 Storage::Storage(Device device, size_t bytes, std::shared_ptr<void> memory)
-    : device_(device), bytes_(bytes), lent_(std::move(memory)), data_(lent_.get()) {}
+    : device_(device),
+      bytes_(bytes),
+      lent_(std::move(memory)),
+      data_(memory_of(device).allocate_staged(lent_.get(), bytes)) {}
 
 Storage::~Storage() {
-  if (lent_ == nullptr) memory_of(device_).deallocate(data_, bytes_);
+  DeviceMemory& memory = memory_of(device_);
+  lent_ == nullptr ? memory.deallocate(data_, bytes_) : memory.deallocate_staged(data_, bytes_);
 }
 
 Layout channels_last() { return {.order = {0, 2, 3, 1}}; }

@@ -14,7 +14,8 @@ namespace bonfire {
 class Storage {
  public:
   Storage(Device device, size_t bytes);
-  Storage(Device device, size_t bytes, std::shared_ptr<void> memory);  // somebody else's: shared with other processes
+  // In host memory that somebody else owns and other processes may see; beside it on a device with memory of its own.
+  Storage(Device device, size_t bytes, std::shared_ptr<void> memory);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -26,7 +27,7 @@ class Storage {
  private:
   Device device_;
   size_t bytes_;
-  std::shared_ptr<void> lent_;  // null when the memory is its own
+  std::shared_ptr<void> lent_;  // null: nobody else's
   void* data_;
 };
 

@@ -116,11 +116,11 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("keep_last", c.keep_last, "checkpoints to keep besides the best", some);
 
   visit.section("Devices");
-  visit.key(
-      "place", c.place,
-      "cpu, cpu:N, cuda or cuda:N; several (cpu:0,cpu:1): one process deals each batch out to them; auto: the first "
-      "GPU, else the CPU",
-      any);
+  visit.key("place", c.place,
+            "cpu, cpu:N, cuda or cuda:N; several (cuda:0,cpu): one process deals each batch out to them; auto: the "
+            "first GPU, "
+            "of several ranks on a host each its own, else the CPU",
+            any);
   visit.key("num_gpus", c.num_gpus, "ranks to start on this machine, one per device; on the CPU they share its cores",
             some);
   visit.key("backend", c.backend, "how ranks talk; auto: by shared memory on one host, by gloo across hosts",

@@ -90,10 +90,7 @@ void Trainer::State::prepare() {
   opening.end();
   Span making(timeline.get(), kLoopTrack, "make model");
   const std::vector<Device> places = places_of(config);
-  place = places[static_cast<size_t>(fleet::rank()) % places.size()];
-  if (fleet::world_size() > 1 && place.type != DeviceType::cpu)
-    throw_error<ConfigError>("[train] several ranks train on the CPU only so far, and place is {}; add place=cpu",
-                             to_string(place));
+  place = config.place == "auto" ? fleet::default_device() : places[static_cast<size_t>(fleet::rank()) % places.size()];
   passes::Options& options = passes::current_options();
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;

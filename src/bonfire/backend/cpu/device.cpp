@@ -57,6 +57,8 @@ class CpuMemory final : public DeviceMemory {
   void fill_zero(void* target, size_t bytes) override {
     if (bytes > 0) std::memset(target, 0, bytes);
   }
+  void* allocate_staged(void* host, size_t) override { return host; }
+  void deallocate_staged(void*, size_t) noexcept override {}
 };
 
 class CpuCompletion final : public Completion {

@@ -94,6 +94,36 @@ void CachingMemory::fill_zero(void* target, size_t bytes) {
   check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
 }
 
+// The host's memory is pinned, so that copies run beside kernels.
+void* CachingMemory::allocate_staged(void* host, size_t bytes) {
+  DeviceScope device(index_);
+  check(cudaHostRegister(host, bytes, cudaHostRegisterPortable), "cudaHostRegister");
+  void* data = allocate(bytes);
+  std::lock_guard lock(mutex_);
+  staged_[static_cast<std::byte*>(data)] = {static_cast<std::byte*>(host), bytes};
+  return data;
+}
+
+void CachingMemory::deallocate_staged(void* data, size_t bytes) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    auto found = staged_.find(static_cast<std::byte*>(data));
+    cudaHostUnregister(found->second.host);
+    staged_.erase(found);
+  }
+  deallocate(data, bytes);
+}
+
+std::byte* CachingMemory::staged_at(const void* data, size_t bytes) {
+  auto* begin = static_cast<const std::byte*>(data);
+  std::lock_guard lock(mutex_);
+  auto behind = staged_.upper_bound(begin);
+  if (behind == staged_.begin()) return nullptr;
+  const auto& [block, staged] = *std::prev(behind);
+  const auto offset = static_cast<size_t>(begin - block);
+  return offset + bytes <= staged.bytes ? staged.host + offset : nullptr;
+}
+
 CachingMemory& memory_of_cuda(int index) {
   // Never destroyed: tensors with static lifetime may outlive any order of destruction.
   static auto* all = [] {

@@ -23,8 +23,18 @@ class CachingMemory final : public DeviceMemory {
   void copy_from_host(void* target, const void* source, size_t bytes) override;
   void copy_to_host(void* target, const void* source, size_t bytes) override;
   void fill_zero(void* target, size_t bytes) override;
+  void* allocate_staged(void* host, size_t bytes) override;
+  void deallocate_staged(void* data, size_t bytes) noexcept override;
+
+  // Where collectives find these bytes of a block from allocate_staged(); null: they are of no such block.
+  std::byte* staged_at(const void* data, size_t bytes);
 
  private:
+  struct Staged {
+    std::byte* host;
+    size_t bytes;
+  };
+
   void copy(void* target, const void* source, size_t bytes, cudaMemcpyKind kind);
   void release_cached();  // gives every free block back to the driver
 
@@ -33,6 +43,7 @@ class CachingMemory final : public DeviceMemory {
   std::mutex mutex_;
   std::map<size_t, std::vector<void*>> free_;  // by rounded size, bytes
   size_t in_use_ = 0;                          // bytes
+  std::map<const std::byte*, Staged> staged_;  // by address on the device
 };
 
 CachingMemory& memory_of_cuda(int index);

@@ -1,13 +1,23 @@
 #include "bonfire/backend/cuda/queue.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "bonfire/base/error.h"
 
 namespace bonfire::cuda {
 
-EventCompletion::EventCompletion(int index, Event event, Launch launch)
-    : event_(std::move(event)), launch_(std::move(launch)) {
+namespace {
+
+size_t count_collectives(const Program& program) {
+  return static_cast<size_t>(std::count_if(program.steps.begin(), program.steps.end(),
+                                           [](const ProgramStep& step) { return step.collective; }));
+}
+
+}  // namespace
+
+EventCompletion::EventCompletion(int index, Event event, Launch launch, std::optional<CollectiveCount> collectives)
+    : event_(std::move(event)), collectives_(std::move(collectives)), launch_(std::move(launch)) {
   device = {DeviceType::cuda, static_cast<int16_t>(index)};
 }
 
@@ -46,6 +56,7 @@ void EventCompletion::finish(cudaError_t status) {
   std::lock_guard lock(mutex_);
   if (finished_) return;
   finished_ = true;
+  if (collectives_) count_collectives(status);
   if (status != cudaSuccess && !failure_) {
     const auto& steps = launch_.program->steps;
     failure_ = std::make_exception_ptr(DeviceError(fmt::format(
@@ -54,6 +65,16 @@ void EventCompletion::finish(cudaError_t status) {
         steps.empty() ? "" : steps.back().label, cudaGetErrorString(status))));
   }
   dropped = std::move(launch_);
+}
+
+void EventCompletion::count_collectives(cudaError_t status) {
+  const CollectiveLaunch& launch = *collectives_->launch;
+  if (!failure_) failure_ = launch.failure;
+  if (status != cudaSuccess && launch_.step_failure) (*launch_.step_failure)(cudaGetErrorString(status));
+  float milliseconds = 0;
+  if (status == cudaSuccess &&
+      cudaEventElapsedTime(&milliseconds, collectives_->begin.get(), event_.get()) == cudaSuccess)
+    collectives_->computing += std::max(0.0, 1e-3 * static_cast<double>(milliseconds) - launch.waited);
 }
 
 CudaQueue::CudaQueue(int index) : index_(index), arena_(index) {
@@ -65,19 +86,33 @@ std::shared_ptr<Completion> CudaQueue::launch(Launch launch) {
   std::lock_guard lock(mutex_);
   DeviceScope device(index_);
   make_room();
+  std::optional<CollectiveCount> collectives;
+  if (const size_t count = count_collectives(*launch.program); count > 0)
+    collectives.emplace(CollectiveCount{collectives_.expect(launch, count), make_timing_event(), computing_});
   std::exception_ptr failure;
   try {
     wait_for_others(launch);
+    if (collectives) check(cudaEventRecord(collectives->begin.get(), stream_.get()), "cudaEventRecord");
     enqueue(launch);
-  } catch (...) {
+  } catch (const std::exception& error) {
     failure = std::current_exception();
+    if (collectives) give_up(launch, collectives->launch, error.what());
   }
-  Event event = make_event();
+  Event event = collectives ? make_timing_event() : make_event();
   check(cudaEventRecord(event.get(), stream_.get()), "cudaEventRecord");
-  auto completion = std::make_shared<EventCompletion>(index_, std::move(event), std::move(launch));
+  auto completion =
+      std::make_shared<EventCompletion>(index_, std::move(event), std::move(launch), std::move(collectives));
   if (failure) completion->fail(failure);
   in_flight_.push_back(completion);
   return completion;
+}
+
+// Of a launch that could not be enqueued as a whole: its collectives will not all be made.
+void CudaQueue::give_up(const Launch& launch, const std::shared_ptr<CollectiveLaunch>& collectives,
+                        const std::string& why) {
+  if (launch.step_failure) (*launch.step_failure)(why);  // also ends those that have begun
+  cudaStreamSynchronize(stream_.get());
+  collectives_.forget(collectives);
 }
 
 void CudaQueue::make_room() {
@@ -114,17 +149,21 @@ void CudaQueue::enqueue(const Launch& launch) {
     }
     Known& known = known_[key];
     known.program = launch.program;
+    known.staged = stage_collectives(launch, collectives_);
     run_directly(known, launch);
     return;
   }
   Known& known = found->second;
-  if (launch.program->times != nullptr) {  // somebody asks for the time of each step
+  const bool timed = launch.program->times != nullptr;  // somebody asks for the time of each step
+  const bool again = !timed && known.replay && known.replay->fits(launch);
+  if (!again && !known.staged.empty()) check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+  if (timed) {
     run_directly(known, launch);
     return;
   }
-  if (!known.replay || !known.replay->fits(launch)) {
+  if (!again) {
     known.replay.reset();
-    known.replay = std::make_unique<Replay>(launch, index_, stream_.get());
+    known.replay = std::make_unique<Replay>(launch, known.staged, index_, stream_.get());
   }
   known.replay->launch(launch, stream_.get());
 }
@@ -146,21 +185,22 @@ void CudaQueue::run_directly(Known& known, const Launch& launch) {
     if (program.addresses[i].kind == AddressKind::scalars)
       addresses[i] = static_cast<std::byte*>(known.scalars) + program.addresses[i].offset;
   if (program.times != nullptr) {
-    run_timed(program, addresses);
+    run_timed(program, addresses, known.staged);
   } else {
-    for (size_t step = 0; step < program.steps.size(); ++step) run_step(program, step, addresses, stream_.get());
+    for (size_t step = 0; step < program.steps.size(); ++step)
+      run_step(program, step, addresses, known.staged, stream_.get());
   }
 }
 
 // Waits for the end: times are there when the launch is.
-void CudaQueue::run_timed(const Program& program, const std::vector<void*>& addresses) {
+void CudaQueue::run_timed(const Program& program, const std::vector<void*>& addresses, const StagedSteps& staged) {
   std::vector<Event> events;  // before each step, and behind the last
   auto mark = [&] {
     check(cudaEventRecord(events.emplace_back(make_timing_event()).get(), stream_.get()), "cudaEventRecord");
   };
   mark();
   for (size_t step = 0; step < program.steps.size(); ++step) {
-    run_step(program, step, addresses, stream_.get());
+    run_step(program, step, addresses, staged, stream_.get());
     mark();
   }
   check(cudaEventSynchronize(events.back().get()), "cudaEventSynchronize");
@@ -179,11 +219,12 @@ void CudaQueue::run_timed(const Program& program, const std::vector<void*>& addr
 }
 
 void CudaQueue::forget(Known& known) {
-  if (known.scalars == nullptr && !known.replay) return;
+  if (known.scalars == nullptr && !known.replay && known.staged.empty()) return;
   cudaStreamSynchronize(stream_.get());
   if (known.scalars != nullptr) memory_of_cuda(index_).deallocate(known.scalars, known.scalar_bytes);
   known.scalars = nullptr;
   known.replay.reset();
+  known.staged.clear();
 }
 
 void CudaQueue::synchronize() {
@@ -193,6 +234,12 @@ void CudaQueue::synchronize() {
     waiting = in_flight_;
   }
   for (auto& completion : waiting) completion->wait_quietly();
+}
+
+double CudaQueue::seconds_computing() {
+  std::lock_guard lock(mutex_);
+  for (const auto& completion : in_flight_) completion->done();
+  return computing_;
 }
 
 void* CudaQueue::arena(size_t bytes) {

@@ -1,8 +1,10 @@
 #pragma once
 // The queue of one CUDA device: a stream, an arena, and the captured graphs of the programs it has seen twice.
 
+#include <atomic>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "bonfire/backend/cuda/replay.h"
@@ -10,10 +12,17 @@
 
 namespace bonfire::cuda {
 
+// What a launch with collectives needs beside the event behind it: seconds are counted between `begin` and that.
+struct CollectiveCount {
+  std::shared_ptr<CollectiveLaunch> launch;
+  Event begin;
+  std::atomic<double>& computing;  // of the queue: it is added to
+};
+
 // An event behind a launch. Holds what the launch uses until it is known to be done.
 class EventCompletion final : public Completion {
  public:
-  EventCompletion(int index, Event event, Launch launch);
+  EventCompletion(int index, Event event, Launch launch, std::optional<CollectiveCount> collectives);
 
   void wait() override;          // throws what failed
   void wait_quietly() noexcept;  // until it is done or has failed
@@ -23,8 +32,10 @@ class EventCompletion final : public Completion {
 
  private:
   void finish(cudaError_t status);
+  void count_collectives(cudaError_t status);
 
   Event event_;
+  std::optional<CollectiveCount> collectives_;
   std::mutex mutex_;
   bool finished_ = false;
   std::exception_ptr failure_;
@@ -39,6 +50,7 @@ class CudaQueue final : public Queue {
   void synchronize() override;
   void* arena(size_t bytes) override;
   size_t spread_bytes() const override { return size_t{32} << 20; }  // more would leave the cache
+  double seconds_computing() override;                               // of launches with collectives only
   void run_now(const std::function<void(const Run&)>& body) override;
 
  private:
@@ -46,6 +58,7 @@ class CudaQueue final : public Queue {
     std::weak_ptr<const Program> program;
     void* scalars = nullptr;  // the block of host numbers on the device, for launches step by step
     size_t scalar_bytes = 0;
+    StagedSteps staged;
     std::unique_ptr<Replay> replay;
   };
 
@@ -53,7 +66,8 @@ class CudaQueue final : public Queue {
   void wait_for_others(const Launch& launch);
   void enqueue(const Launch& launch);
   void run_directly(Known& known, const Launch& launch);
-  void run_timed(const Program& program, const std::vector<void*>& addresses);
+  void run_timed(const Program& program, const std::vector<void*>& addresses, const StagedSteps& staged);
+  void give_up(const Launch& launch, const std::shared_ptr<CollectiveLaunch>& collectives, const std::string& why);
   void forget(Known& known);
 
   int index_;
@@ -62,6 +76,8 @@ class CudaQueue final : public Queue {
   Arena arena_;
   std::deque<std::shared_ptr<EventCompletion>> in_flight_;
   std::unordered_map<const Program*, Known> known_;
+  CollectiveThread collectives_;
+  std::atomic<double> computing_{0};  // seconds
 };
 
 CudaQueue& queue_of_cuda(int index);

@@ -10,16 +10,22 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWords = 4;  // of one block of the generator: what a thread computes
 
+// key: seed, step, rank, world. The rows of x are every world-th of a batch, from `rank` on, and draw its numbers.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    dropout(const T* x, const uint64_t* key, uint64_t number, float p, Compute<T> scale, int64_t count, T* y) {
+__global__ void __launch_bounds__(kThreads) dropout(const T* x, const uint64_t* key, uint64_t number, float p,
+                                                    Compute<T> scale, int64_t row, int64_t count, T* y) {
   int64_t block = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (block * kWords >= count) return;
-  RandomBlock words = philox(key[0], random_stream(key[1], number), static_cast<uint64_t>(block));
+  const uint64_t stream = random_stream(key[1], number), rank = key[2], world = key[3];
+  const bool whole = rank == 0 && world == 1;
+  RandomBlock words{};
+  if (whole) words = philox(key[0], stream, static_cast<uint64_t>(block));
   for (int w = 0; w < kWords; ++w) {
     int64_t i = block * kWords + w;
-    if (i < count)
-      y[i] = uniform_from_bits(words.word[w]) >= p ? store<T>(load(x[i]) * scale) : store<T>(Compute<T>(0));
+    if (i >= count) return;
+    uint64_t place = (static_cast<uint64_t>(i / row) * world + rank) * static_cast<uint64_t>(row) + i % row;
+    float drawn = whole ? uniform_from_bits(words.word[w]) : uniform_at(key[0], stream, place);
+    y[i] = drawn >= p ? store<T>(load(x[i]) * scale) : store<T>(Compute<T>(0));
   }
 }
 
@@ -34,13 +40,14 @@ std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
   if (!has_kernels(y.dtype)) return {};
   double p = request.node.attributes.number("p");
   auto number = static_cast<uint64_t>(request.node.attributes.integer("number"));
-  std::vector<Candidate> list = one_candidate(request, [=, dtype = y.dtype, count = y.shape.count()](const Run& run) {
+  const int64_t count = y.shape.count(), rows = y.shape.rank() > 0 ? y.shape[0] : 1;
+  std::vector<Candidate> list = one_candidate(request, [=, dtype = y.dtype](const Run& run) {
     if (count == 0) return;
     dispatch_floating(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       dropout<T><<<blocks_for(count, kThreads * kWords), kThreads, 0, stream_of(run)>>>(
           run.input<T>(0), run.input<uint64_t>(1), number, static_cast<float>(p), static_cast<Compute<T>>(1 / (1 - p)),
-          count, run.output<T>(0));
+          count / rows, count, run.output<T>(0));
     });
     check(cudaGetLastError(), "dropout");
   });

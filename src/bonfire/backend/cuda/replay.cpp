@@ -35,21 +35,28 @@ std::vector<std::vector<int>> dependencies(const std::vector<Accesses>& steps) {
   return waits;
 }
 
-void run_step(const Program& program, size_t index, const std::vector<void*>& addresses, cudaStream_t stream) {
+void run_step(const Program& program, size_t index, const std::vector<void*>& addresses, const StagedSteps& staged,
+              cudaStream_t stream, StepPart part) {
   const ProgramStep& step = program.steps[index];
   std::vector<void*> inputs, outputs;
   for (int position : step.inputs) inputs.push_back(addresses[static_cast<size_t>(position)]);
   for (int position : step.outputs) outputs.push_back(addresses[static_cast<size_t>(position)]);
   void* workspace = step.workspace < 0 ? nullptr : addresses[static_cast<size_t>(step.workspace)];
   try {
-    step.kernel->run({inputs, outputs, workspace, nullptr, stream});
+    if (!step.collective) {
+      step.kernel->run({inputs, outputs, workspace, nullptr, stream});
+    } else {
+      if (part != StepPart::end) staged[index]->enqueue_begin(inputs, outputs, stream);
+      if (part != StepPart::begin) staged[index]->enqueue_end(outputs, stream);
+    }
     check(cudaGetLastError(), "the kernel's launch");
   } catch (const std::exception& error) {
     throw_error<DeviceError>("[{}] failed on {}: {}", step.label, to_string(program.device), error.what());
   }
 }
 
-Replay::Replay(const Launch& launch, int device, cudaStream_t stream) : device_(device) {
+Replay::Replay(const Launch& launch, const StagedSteps& staged, int device, cudaStream_t stream)
+    : device_(device), staged_(staged) {
   assign_slots(launch);
   make_copy_nodes(launch);
   capture(launch, stream);
@@ -132,7 +139,16 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
     for (int position : node.positions) touch(own.writes, position);
     own.writes.push_back(range_at(node.list.inline_target, static_cast<size_t>(node.list.inline_bytes)));
   }
-  for (const ProgramStep& step : program.steps) accesses.push_back(accesses_of(program, step, addresses_));
+  for (const ProgramStep& step : program.steps) {
+    accesses.push_back(accesses_of(program, step, addresses_));
+    if (!step.collective) continue;
+    // Collectives begin in their order, and end when they may. What that is told by is no memory of the device.
+    const auto order = range_at(this, 1), own = range_at(&step, 1);
+    Accesses end{{}, {accesses.back().writes}};
+    end.writes.push_back(own);
+    accesses.back().writes = {order, own};
+    accesses.push_back(std::move(end));
+  }
   for (CopyNode& node : copies_out_) {
     Accesses& own = accesses.emplace_back();
     for (int position : node.positions) touch(own.reads, position);
@@ -168,8 +184,13 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
       }
     };
     record_copies(copies_in_, AddressKind::feed);
-    for (size_t step = 0; step < program.steps.size(); ++step)
-      record(index++, [&] { run_step(program, step, addresses_, stream); });
+    for (size_t step = 0; step < program.steps.size(); ++step) {
+      auto record_step = [&](StepPart part) {
+        record(index++, [&] { run_step(program, step, addresses_, staged_, stream, part); });
+      };
+      record_step(program.steps[step].collective ? StepPart::begin : StepPart::all);
+      if (program.steps[step].collective) record_step(StepPart::end);
+    }
     record_copies(copies_out_, AddressKind::output);
   } catch (...) {
     cudaStreamEndCapture(stream, &captured);
@@ -188,7 +209,7 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
 bool Replay::fits(const Launch& launch) const {
   for (size_t i = 0; i < fixed_.size(); ++i)
     if (fixed_[i] != nullptr && fixed_[i] != launch.addresses[i]) return false;
-  return true;
+  return std::all_of(staged_.begin(), staged_.end(), [](const auto& step) { return step == nullptr || step->fits(); });
 }
 
 void Replay::launch(const Launch& launch, cudaStream_t stream) {

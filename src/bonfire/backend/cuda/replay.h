@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "bonfire/backend/cuda/collectives.h"
 #include "bonfire/backend/cuda/copy_list.h"
 #include "bonfire/backend/cuda/memory.h"
 #include "bonfire/kernel/accesses.h"
@@ -20,13 +21,16 @@ namespace bonfire::cuda {
 using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExecution = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
+enum class StepPart { all, begin, end };  // a collective has two, which need not follow each other
+
 // Runs step `index` of the program with these addresses. DeviceError names its label when it fails.
-void run_step(const Program& program, size_t index, const std::vector<void*>& addresses, cudaStream_t stream);
+void run_step(const Program& program, size_t index, const std::vector<void*>& addresses, const StagedSteps& staged,
+              cudaStream_t stream, StepPart part = StepPart::all);
 
 class Replay {
  public:
-  // Captures on `stream`; nothing runs yet.
-  Replay(const Launch& launch, int device, cudaStream_t stream);
+  // Captures on `stream`; nothing runs yet. `staged` lives longer.
+  Replay(const Launch& launch, const StagedSteps& staged, int device, cudaStream_t stream);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
@@ -49,6 +53,7 @@ class Replay {
   void capture(const Launch& launch, cudaStream_t stream);
 
   int device_;
+  const StagedSteps& staged_;
   void* slots_ = nullptr;
   size_t slot_bytes_ = 0;
   std::byte* scalars_ = nullptr;  // the block of numbers, in the slots
