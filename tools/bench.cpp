@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "bench_";
 
-struct Wanted {
+struct BenchWanted {
   std::string name;
   std::vector<std::string> rest;
 };
@@ -34,7 +34,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-int run(const Wanted& wanted) {
+int run_bench(const BenchWanted& wanted) {
   fs::path folder = launch::own_program().parent_path();  // bench/NAME.cpp is bench_NAME there
   std::vector<std::string> names = names_in(folder);
   if (wanted.name.empty()) {
@@ -65,10 +65,10 @@ void add_bench(Command program) {
                                 "bonfire bench                                       the benchmarks there are\n"
                                 "bonfire bench cpu --peer-python python3             beside PyTorch, where it has it\n"
                                 "bonfire bench spine --json spine.json               what it measured, for scripts");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<BenchWanted>();
   command.optional_argument("name", wanted->name, "spine, cpu, gemm, ...: bench/NAME.cpp; none: lists them");
   command.takes_the_rest(wanted->rest);
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_bench(*wanted); });
 }
 
 }  // namespace bonfire::tools

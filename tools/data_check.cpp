@@ -10,12 +10,12 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct DataCheckWanted {
   std::string folder;
   bool json = false;
 };
 
-int run(const Wanted& wanted) {
+int run_data_check(const DataCheckWanted& wanted) {
   data::CheckReport report = data::check_data(wanted.folder);
   if (wanted.json) {
     nlohmann::json json{{"folder", wanted.folder},
@@ -43,10 +43,10 @@ void add_data_check(Command data) {
   Command command = data.add("check", "Reads every sample of a data set and names what is bad",
                              "bonfire data check FOLDER            exit code 0: all whole, 1: something is bad\n"
                              "bonfire data check FOLDER --json     {\"faults\": [...], ...}");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<DataCheckWanted>();
   command.argument("folder", wanted->folder, "MNIST's or CIFAR's files, pictures, records or text");
   command.option("--json", wanted->json, "print one JSON object");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_data_check(*wanted); });
 }
 
 }  // namespace bonfire::tools

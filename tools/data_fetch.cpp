@@ -10,12 +10,12 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct DataFetchWanted {
   std::string name, into = "data";
   data::FetchOptions options;
 };
 
-int run(const Wanted& wanted) {
+int run_data_fetch(const DataFetchWanted& wanted) {
   data::FetchOptions options = wanted.options;
   options.show_progress = isatty(STDERR_FILENO) == 1;
   options.say = [](const std::string& line) {
@@ -35,11 +35,11 @@ void add_data_fetch(Command data) {
       "Sets:";
   for (const data::PublicSet& set : data::public_sets()) examples += "\n  " + set.name + ": " + set.title;
   Command command = data.add("fetch", "Downloads a public data set", examples);
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<DataFetchWanted>();
   command.argument("set", wanted->name, "mnist, fashion_mnist, cifar10 or cifar100");
   command.option("--into", wanted->into, "the folder that gets a folder for it (data)");
   command.option("--from", wanted->options.from, "another place that has its files: http://host/folder");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_data_fetch(*wanted); });
 }
 
 }  // namespace bonfire::tools

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Wanted {
+struct DataListWanted {
   std::string folder = "data";
   bool json = false;
 };
@@ -41,9 +41,9 @@ std::vector<Found> find(const fs::path& folder) {
   return found;
 }
 
-int run(const Wanted& wanted) {
+int run_data_list(const DataListWanted& wanted) {
   std::error_code ignored;
-  if (!fs::is_directory(wanted.folder, ignored) && wanted.folder != Wanted().folder)
+  if (!fs::is_directory(wanted.folder, ignored) && wanted.folder != DataListWanted().folder)
     throw_error<DataError>("[data] there is no folder '{}'", wanted.folder);
   std::vector<Found> found = find(wanted.folder);
   if (wanted.json) {
@@ -64,10 +64,10 @@ void add_data_list(Command data) {
                              "bonfire data list              in the folder data/\n"
                              "bonfire data list FOLDER       in another, and the folders inside\n"
                              "bonfire data list --json       [{\"folder\": ..., \"kind\": ...}, ...]");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<DataListWanted>();
   command.optional_argument("folder", wanted->folder, "where to look (data)");
   command.option("--json", wanted->json, "print one JSON list");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_data_list(*wanted); });
 }
 
 }  // namespace bonfire::tools

@@ -11,14 +11,14 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct DataPackWanted {
   std::string source, target;
   int64_t shard_megabytes = 256;
   data::PackOptions options;
   bool json = false;
 };
 
-int run(const Wanted& wanted) {
+int run_data_pack(const DataPackWanted& wanted) {
   if (wanted.shard_megabytes < 1 || wanted.shard_megabytes > 1'000'000)
     throw_error<ConfigError>("[pack] --shard-size is {}, expected 1 to 1000000 megabytes", wanted.shard_megabytes);
   data::PackOptions options = wanted.options;
@@ -47,7 +47,7 @@ void add_data_pack(Command data) {
                "bonfire data pack photos packed                      the same pixels, quicker to read\n"
                "bonfire data pack photos packed --resize 256         with the short side 256 pixels at most\n"
                "bonfire data pack photos packed --shard-size 64      in files of about 64 MB");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<DataPackWanted>();
   command.argument("source", wanted->source, "pictures, MNIST's or CIFAR's files, or records");
   command.argument("target", wanted->target, "the folder to make");
   command.option("--shard-size", wanted->shard_megabytes, "megabytes after which another shard begins (256)");
@@ -55,7 +55,7 @@ void add_data_pack(Command data) {
   command.option("--resize", wanted->options.resize, "pixels of the short side at most");
   command.option("--keep-bytes", wanted->options.keep_bytes, "store JPEG files as they are, slower to read");
   command.option("--json", wanted->json, "print one JSON object");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_data_pack(*wanted); });
 }
 
 }  // namespace bonfire::tools

@@ -9,13 +9,13 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct EvalWanted {
   std::string run;
   std::vector<std::string> settings;
   bool json = false;
 };
 
-int run(const Wanted& wanted) {
+int run_eval(const EvalWanted& wanted) {
   std::filesystem::path folder = wanted.run, weights = folder / "best.safetensors";
   train::Trainer trainer(train::load_config(folder / "config.yaml", wanted.settings));
   train::EvaluationReport report = trainer.evaluate(weights);
@@ -35,11 +35,11 @@ void add_eval(Command program) {
                                 "bonfire eval runs/1                 loss, top-1 and top-5 on the test images\n"
                                 "bonfire eval runs/1 data=FOLDER     on other images of the same kind\n"
                                 "bonfire eval runs/1 --json          {\"loss\": ..., \"top1\": ..., \"top5\": ...}");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<EvalWanted>();
   command.argument("run", wanted->run, "the run's folder");
   command.arguments("settings", wanted->settings, "key=value settings that win over the run's own");
   command.option("--json", wanted->json, "print one JSON object");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_eval(*wanted); });
 }
 
 }  // namespace bonfire::tools

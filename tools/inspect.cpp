@@ -14,7 +14,7 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct InspectWanted {
   std::string subject;
   std::vector<std::string> settings;
   int64_t steps = 12;
@@ -32,7 +32,7 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
                                             .place = train::places_of(config)[0]});
 }
 
-std::string text_of(const Wanted& wanted) {
+std::string text_of(const InspectWanted& wanted) {
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
       throw_error<ConfigError>("[inspect] settings go with model, graph and plan, not with '{}'", wanted.subject);
@@ -64,7 +64,7 @@ void add_inspect(Command program) {
       "bonfire inspect model model=resnet18                    layers, parameters, FLOPs, memory\n"
       "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
       "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<InspectWanted>();
   command.argument("subject", wanted->subject,
                    "a run, a checkpoint, a safetensors file, a folder of data; or model, graph, plan");
   command.arguments("settings", wanted->settings,

@@ -11,7 +11,7 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct LaunchWanted {
   int64_t ranks = 0, nodes = 1, node = 0, port = 0, restarts = 0, timeout = 300, silence = 8, rank_silence = 8;
   std::string address = "127.0.0.1", logs;
   std::vector<std::string> command;
@@ -29,7 +29,7 @@ int whole(const char* name, int64_t value) {
   return static_cast<int>(value);
 }
 
-int run(const Wanted& wanted) {
+int run_launch(const LaunchWanted& wanted) {
   if (wanted.command.empty())
     throw_error<ConfigError>("[launch] which program? bonfire launch --nproc_per_node 2 PROGRAM ARGUMENTS ...");
   return launch::launch(
@@ -57,7 +57,7 @@ void add_launch(Command program) {
                   "bonfire launch --max_restarts 3 --nproc_per_node 4 ./program     start all again when one fails\n"
                   "bonfire launch --nnodes 2 --node_rank 0 --master_addr node0 ./program     on node0; with "
                   "--node_rank 1 on the other");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<LaunchWanted>();
   command.option("--nproc_per_node,--nproc-per-node", wanted->ranks, "ranks on this host; else one a GPU, or 1");
   command.option("--nnodes", wanted->nodes, "hosts of the job; else 1");
   command.option("--node_rank,--node-rank", wanted->node, "which of the hosts this is, from 0");
@@ -70,7 +70,7 @@ void add_launch(Command program) {
   command.option("--rank_timeout,--rank-timeout", wanted->rank_silence,
                  "seconds after which a rank without a heartbeat counts as frozen; 0: never");
   command.takes_the_rest(wanted->command);
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_launch(*wanted); });
 }
 
 }  // namespace bonfire::tools

@@ -14,7 +14,7 @@ namespace bonfire::tools {
 
 namespace {
 
-struct Wanted {
+struct PredictWanted {
   std::string run, place;
   std::vector<std::string> inputs;
   int64_t top = 3;
@@ -42,7 +42,7 @@ void print(const char* what, const std::string& of, const std::vector<Named>& gu
   std::printf("%s\n", text.c_str());
 }
 
-void predict_images(const Wanted& wanted, const std::vector<std::string>& overrides) {
+void predict_images(const PredictWanted& wanted, const std::vector<std::string>& overrides) {
   train::Predictor predictor(wanted.run, overrides);
   for (const std::string& file : wanted.inputs) {
     std::vector<data::Array> images = predictor.open(file);
@@ -57,7 +57,7 @@ void predict_images(const Wanted& wanted, const std::vector<std::string>& overri
   }
 }
 
-void predict_words(const Wanted& wanted, const std::vector<std::string>& overrides) {
+void predict_words(const PredictWanted& wanted, const std::vector<std::string>& overrides) {
   train::MaskedWords words(wanted.run, overrides);
   for (const std::string& sentence : wanted.inputs)
     for (const std::vector<train::WordGuess>& guesses : words.guesses(sentence, static_cast<size_t>(wanted.top))) {
@@ -67,7 +67,7 @@ void predict_words(const Wanted& wanted, const std::vector<std::string>& overrid
     }
 }
 
-int run(const Wanted& wanted) {
+int run_predict(const PredictWanted& wanted) {
   if (wanted.inputs.empty())
     throw_error<ConfigError>(
         "[predict] which images? name JPEG, PNG or IDX files; of a run on text, sentences with [MASK] in them");
@@ -91,14 +91,14 @@ void add_predict(Command program) {
       "bonfire predict runs/1 t10k-images-idx3-ubyte    every image of an IDX file\n"
       "bonfire predict runs/1 *.jpg --top 1 --json      a JSON object a line, for scripts\n"
       "bonfire predict runs/2 \"the sky is [MASK] .\"    a run on text: blue 80.1 %, dark 11.0 %, grey 3.2 %");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<PredictWanted>();
   command.argument("run", wanted->run, "the run's folder");
   command.arguments("inputs", wanted->inputs,
                     "JPEG, PNG or IDX files (these also gzipped); of a run on text: sentences with [MASK] in them");
   command.option("--top", wanted->top, "how many classes or words to name for each (3)");
   command.option("--place", wanted->place, "cpu, cuda, cuda:1, ... where it is not the run's own");
   command.option("--json", wanted->json, "print one JSON object a line");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_predict(*wanted); });
 }
 
 }  // namespace bonfire::tools

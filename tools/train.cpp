@@ -25,14 +25,14 @@ void on_stop_signal(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-struct Wanted {
+struct TrainWanted {
   std::vector<std::string> settings;
   std::string trace;
   std::string ranks;  // empty: as num_gpus says
 };
 
 // This program again, as each of the ranks.
-int start_ranks(const Wanted& wanted, int64_t ranks) {
+int start_ranks(const TrainWanted& wanted, int64_t ranks) {
   std::vector<std::string> arguments{"train"};
   arguments.insert(arguments.end(), wanted.settings.begin(), wanted.settings.end());
   arguments.push_back("num_gpus=" + std::to_string(ranks));
@@ -101,7 +101,7 @@ int train_as_rank(train::Config config, const std::string& trace) try {
   return end_as_victim(error);
 }
 
-int run(const Wanted& wanted) {
+int run_train(const TrainWanted& wanted) {
   const std::vector<std::string>& settings = wanted.settings;
   std::vector<std::string> overrides = settings;
   bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
@@ -135,11 +135,11 @@ void add_train(Command program) {
       "bonfire train --nproc 2                            on two ranks of this machine, batch_size on each\n"
       "bonfire train place=cpu:0,cpu:1                    on two devices of one process, batch_size on both together\n"
       "bonfire train steps=100 --trace trace.json         a timeline of every node, the data and the checkpoints");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<TrainWanted>();
   command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");
   command.option("--trace", wanted->trace, "write what happened when to this file, for ui.perfetto.dev");
   command.option("--nproc", wanted->ranks, "ranks to start on this machine, as num_gpus=N says");
-  command.runs([wanted] { return run(*wanted); });
+  command.runs([wanted] { return run_train(*wanted); });
 }
 
 }  // namespace bonfire::tools

@@ -6,7 +6,7 @@
 #include <future>
 #include <latch>
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::background_test {
 namespace {
 
 TEST(QueueBackground, LinesRunSideBySide) {
@@ -70,4 +70,4 @@ TEST(QueueBackground, AFailureIsToldWhileOtherLinesStillRun) {
 }
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::background_test

@@ -10,7 +10,7 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::convolution_core_test {
 namespace {
 
 // An array [n, c, h, w] with its numbers as double in logical order, and as bytes in some type and layout.
@@ -187,7 +187,7 @@ void expect_right(const Convolution& c, uint32_t pick, int threads = 1) {
               "dweight " + what);
 }
 
-class ConvolutionCoreTest : public testing::TestWithParam<InstructionSet> {
+class ConvolutionCoreTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override { set_instruction_set_for_test(GetParam()); }
   void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
@@ -361,8 +361,8 @@ TEST_P(ConvolutionCoreTest, SameBitsForAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, ConvolutionCoreTest,
-                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::convolution_core_test

@@ -9,7 +9,7 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::direct_test {
 namespace {
 
 template <class T>
@@ -113,7 +113,7 @@ void expect_right(Convolution c, int threads) {
   expect_right_as<bfloat16>(c, threads);
 }
 
-class DirectTest : public testing::TestWithParam<InstructionSet> {
+class DirectTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override { set_instruction_set_for_test(GetParam()); }
   void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
@@ -187,7 +187,7 @@ TEST_P(DirectTest, SameBitsForAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, DirectTest,
-                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(Direct, LeavesManyChannelsToProducts) {
@@ -204,4 +204,4 @@ TEST(Direct, LeavesManyChannelsToProducts) {
 }
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::direct_test

@@ -8,7 +8,7 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::gemm_driver_test {
 namespace {
 
 template <class T>
@@ -19,7 +19,7 @@ std::vector<T> random_numbers(int64_t count, uint64_t stream) {
 }
 
 // Runs every test once per instruction set that this machine has.
-class GemmDriverTest : public testing::TestWithParam<InstructionSet> {
+class GemmDriverTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override { set_instruction_set_for_test(GetParam()); }
   void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
@@ -73,8 +73,8 @@ TEST_P(GemmDriverTest, ResidualsAreAddedOnceHoweverTheProductIsCut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, GemmDriverTest,
-                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::gemm_driver_test

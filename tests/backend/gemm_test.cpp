@@ -12,7 +12,7 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::gemm_test {
 namespace {
 
 // Memory of a matrix in some element type, with its values readable as double.
@@ -52,7 +52,7 @@ class Values {
 };
 
 // Runs every test once per instruction set that this machine has.
-class GemmTest : public testing::TestWithParam<InstructionSet> {
+class GemmTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override { set_instruction_set_for_test(GetParam()); }
   void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
@@ -329,8 +329,8 @@ TEST_P(GemmTest, NotANumberPassesThroughLargeProducts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, GemmTest,
-                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::gemm_test

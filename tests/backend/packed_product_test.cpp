@@ -10,10 +10,10 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::packed_product_test {
 namespace {
 
-class PackedProductTest : public testing::TestWithParam<InstructionSet> {
+class PackedProductTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override { set_instruction_set_for_test(GetParam()); }
   void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
@@ -69,8 +69,8 @@ TEST_P(PackedProductTest, IsRightForOddSizesAndSeveralSlices) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, PackedProductTest,
-                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::packed_product_test

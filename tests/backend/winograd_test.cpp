@@ -9,7 +9,7 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::cpu {
+namespace bonfire::cpu::winograd_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -133,7 +133,7 @@ void expect_right(const Convolution& c, int threads) {
   }
 }
 
-class WinogradTest : public testing::TestWithParam<InstructionSet> {
+class WinogradTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   void SetUp() override { set_instruction_set_for_test(GetParam()); }
   void TearDown() override { set_instruction_set_for_test(available_instruction_sets().back()); }
@@ -192,7 +192,7 @@ TEST_P(WinogradTest, SameBitsForAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, WinogradTest,
-                         testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
+                         ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(Winograd, ServesOnlyUndilatedSquareF32KernelsWithStride1) {
@@ -222,4 +222,4 @@ TEST(Winograd, ServesOnlyUndilatedSquareF32KernelsWithStride1) {
 }
 
 }  // namespace
-}  // namespace bonfire::cpu
+}  // namespace bonfire::cpu::winograd_test

@@ -8,7 +8,7 @@
 #include "bonfire/base/md5.h"
 #include "bonfire/base/random.h"
 
-namespace bonfire::base {
+namespace bonfire::base::checksum_test {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
@@ -42,4 +42,4 @@ TEST(Md5, GivesThePublishedValues) {  // RFC 1321, A.5
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::checksum_test

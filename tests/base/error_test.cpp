@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace bonfire {
+namespace bonfire::error_test {
 namespace {
 
 TEST(Error, CarriesItsKindAndTheFormattedMessage) {
@@ -48,4 +48,4 @@ TEST(Check, EvaluatesItsTextOnlyWhenItFails) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::error_test

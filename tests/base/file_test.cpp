@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::base {
+namespace bonfire::base::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -244,4 +244,4 @@ TEST(WriteFileAtomically, ReadersSeeOneWholeVersionWhileWritersCompete) {
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::file_test

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <unordered_set>
 
-namespace bonfire::base {
+namespace bonfire::base::hash_test {
 namespace {
 
 Hash128 hash_of(std::initializer_list<uint64_t> words) {
@@ -52,4 +52,4 @@ TEST(Hash, IsAKeyOfUnorderedContainers) {
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::hash_test

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace bonfire::base {
+namespace bonfire::base::inline_vector_test {
 namespace {
 
 // Long enough that every copy owns memory: leaks and double frees show under ASan.
@@ -145,4 +145,4 @@ TEST(InlineVector, IsASpanOfItsElements) {
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::inline_vector_test

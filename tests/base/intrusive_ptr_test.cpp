@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace bonfire::base {
+namespace bonfire::base::intrusive_ptr_test {
 namespace {
 
 struct Counted : RefCounted<Counted> {
@@ -84,4 +84,4 @@ TEST(IntrusivePtrThread, ManyThreadsShareOneObject) {
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::intrusive_ptr_test

@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-namespace bonfire {
+namespace bonfire::random_test {
 namespace {
 
 std::array<uint32_t, 4> words(uint64_t seed, uint64_t stream, uint64_t counter) {
@@ -67,4 +67,4 @@ TEST(Normal, HasTheMomentsOfTheDistribution) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::random_test

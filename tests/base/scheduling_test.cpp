@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace bonfire::base {
+namespace bonfire::base::scheduling_test {
 namespace {
 
 TEST(Scheduling, AThreadThatWaitsAndThoseItStartsInterruptNobody) {
@@ -36,4 +36,4 @@ TEST(Scheduling, AThreadWithAnotherPolicyKeepsIt) {
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::scheduling_test

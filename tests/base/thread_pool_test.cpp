@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-namespace bonfire {
+namespace bonfire::thread_pool_test {
 namespace {
 
-class ThreadPoolOf : public testing::TestWithParam<int> {
+class ThreadPoolOf : public ::testing::TestWithParam<int> {
  protected:
   ThreadPool pool_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolOf, testing::Values(1, 2, 3, 8));
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolOf, ::testing::Values(1, 2, 3, 8));
 
 TEST_P(ThreadPoolOf, RunsEveryTaskOnce) {
   for (int64_t tasks : {0, 1, 2, 7, 1000}) {
@@ -135,4 +135,4 @@ TEST(AvailableCores, IsAtLeastOneAndAtMostWhatTheMachineHas) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::thread_pool_test

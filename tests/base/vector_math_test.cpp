@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace bonfire::base {
+namespace bonfire::base::vector_math_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -59,4 +59,4 @@ TEST(ErrorFunction, IsExactNearZeroAndFarFromIt) {
 }
 
 }  // namespace
-}  // namespace bonfire::base
+}  // namespace bonfire::base::vector_math_test

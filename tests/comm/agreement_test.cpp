@@ -6,7 +6,7 @@
 #include "bonfire/base/error.h"
 #include "tests/comm/ranks.h"
 
-namespace bonfire::testing {
+namespace bonfire::testing::agreement_test {
 namespace {
 
 using comm::Sequence;
@@ -85,4 +85,4 @@ INSTANTIATE_TEST_SUITE_P(Agreement, GroupAgreement, ::testing::Values(Backend::s
                          backend_name);
 
 }  // namespace
-}  // namespace bonfire::testing
+}  // namespace bonfire::testing::agreement_test

@@ -4,7 +4,7 @@
 #include "bonfire/bonfire.h"
 #include "tests/comm/ranks.h"
 
-namespace bonfire::testing {
+namespace bonfire::testing::communicators_test {
 namespace {
 
 class LocalGroupCommunicators : public ::testing::TestWithParam<Backend> {};
@@ -58,4 +58,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, Communicators, ::testing::Values(Backend::shm
                          backend_name);
 
 }  // namespace
-}  // namespace bonfire::testing
+}  // namespace bonfire::testing::communicators_test

@@ -14,7 +14,7 @@
 
 #include "bonfire/base/error.h"
 
-namespace bonfire::testing {
+namespace bonfire::testing::conformance_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -220,4 +220,4 @@ INSTANTIATE_TEST_SUITE_P(Conformance, MessageGroupFaults,
                          ::testing::ValuesIn(cases_of({Backend::gloo, Backend::mpi}, {3})), case_name);
 
 }  // namespace
-}  // namespace bonfire::testing
+}  // namespace bonfire::testing::conformance_test

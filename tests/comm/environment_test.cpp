@@ -8,7 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::environment_test {
 
 namespace {
 
@@ -160,4 +160,4 @@ TEST(Environment, RanksOfAHostShareItsCores) {
   EXPECT_EQ(read(with(kTorchrun, {{"WORLD_SIZE", "9999"}, {"LOCAL_WORLD_SIZE", "9999"}})).threads(), 1);
 }
 
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::environment_test

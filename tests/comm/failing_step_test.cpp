@@ -4,7 +4,7 @@
 #include "bonfire/bonfire.h"
 #include "tests/comm/ranks.h"
 
-namespace bonfire::testing {
+namespace bonfire::testing::failing_step_test {
 namespace {
 
 class FailingStep : public ::testing::TestWithParam<Backend> {
@@ -48,4 +48,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, FailingStep, ::testing::Values(Backend::shm, 
                          [](const ::testing::TestParamInfo<Backend>& info) { return name_of(info.param); });
 
 }  // namespace
-}  // namespace bonfire::testing
+}  // namespace bonfire::testing::failing_step_test

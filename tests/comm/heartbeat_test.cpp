@@ -11,7 +11,7 @@
 #include "bonfire/comm/store_server.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::heartbeat_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -71,4 +71,4 @@ TEST_F(StoreHeartbeat, WhoLeavesInGoodOrderIsNeitherFrozenNorCutOff) {
 }
 
 }  // namespace
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::heartbeat_test

@@ -8,7 +8,7 @@
 #include "bonfire/comm/local/local_group.h"
 #include "tests/comm/conformance.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::hierarchical_test {
 namespace {
 
 using Groups = std::vector<std::shared_ptr<Group>>;
@@ -94,4 +94,4 @@ TEST(LocalGroupHierarchyFaults, ARankThatFailsOnOneHostIsNoticedOnAll) {
 }
 
 }  // namespace
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::hierarchical_test

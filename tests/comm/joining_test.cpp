@@ -10,7 +10,7 @@
 #include "bonfire/comm/store_server.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::joining_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -65,4 +65,4 @@ TEST_F(Joining, WithoutGlooThePackageIsNamed) {
 }
 
 }  // namespace
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::joining_test

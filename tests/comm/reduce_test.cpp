@@ -9,7 +9,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::reduce_test {
 namespace {
 
 template <class T>
@@ -86,4 +86,4 @@ TEST(ReduceValues, IntegersHaveNoMean) {
 }
 
 }  // namespace
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::reduce_test

@@ -10,7 +10,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::rendezvous_test {
 
 namespace {
 
@@ -114,4 +114,4 @@ TEST(Rendezvous, InterfacesAreChosenAsNcclDoes) {
   EXPECT_ERROR(choose_address("^eth,docker", kInterfaces), ConfigError, "docker0 172.17.0.1");
 }
 
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::rendezvous_test

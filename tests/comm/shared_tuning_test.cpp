@@ -4,7 +4,7 @@
 #include "bonfire/runtime/tuning.h"
 #include "tests/comm/ranks.h"
 
-namespace bonfire::testing {
+namespace bonfire::testing::shared_tuning_test {
 namespace {
 
 TEST(SharedTuning, IsRankZeros) {
@@ -19,4 +19,4 @@ TEST(SharedTuning, IsRankZeros) {
 }
 
 }  // namespace
-}  // namespace bonfire::testing
+}  // namespace bonfire::testing::shared_tuning_test

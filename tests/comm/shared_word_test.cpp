@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace bonfire::comm {
+namespace bonfire::comm::shared_word_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -68,4 +68,4 @@ TEST(SharedWordThreads, AWaitThatIsInVainSaysWhy) {
 }
 
 }  // namespace
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::shared_word_test

@@ -19,7 +19,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::comm {
+namespace bonfire::comm::store_test {
 
 namespace {
 
@@ -279,4 +279,4 @@ TEST(Store, TellsRanksAndItsOwnerWhoHasFallenSilent) {
   EXPECT_ERROR(beat(0), CommError, "belongs to generation 2 of this job, which is at 3");
 }
 
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::store_test

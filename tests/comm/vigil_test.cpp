@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace bonfire::comm {
+namespace bonfire::comm::vigil_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -66,4 +66,4 @@ TEST_F(VigilTest, CanBeSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace bonfire::comm
+}  // namespace bonfire::comm::vigil_test

@@ -12,7 +12,7 @@
 #include "tests/support/image_files.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::check_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -145,7 +145,7 @@ TEST(Pack, KeepsWhatIsNoJpegOfAUsualKindByteByByte) {
   ScratchFolder folder;
   put_pictures(folder);
   const std::string damaged = jpeg(20, 30, 1).substr(0, 300),
-                    png = bonfire::testing::encode_png(bonfire::testing::test_picture(9, 14), 9, 14);
+                    png = bonfire::testing::png_file(bonfire::testing::test_picture(9, 14), 9, 14);
   folder.put("train/cat/0.jpg", damaged);
   folder.put("train/cat/1.jpg", png);
   pack(folder.path(), folder / "packed");
@@ -177,7 +177,7 @@ TEST(Pack, TilesMakeShardsNoLarger) {
   for (const char* name : {"train/cat", "val/cat"}) {
     fs::create_directories(folder / name);
     folder.put(name + std::string("/0.jpg"),
-               bonfire::testing::encode_jpeg(bonfire::testing::test_picture(375, 500), 375, 500));
+               bonfire::testing::jpeg_file(bonfire::testing::test_picture(375, 500), 375, 500));
   }
   PackReport tiles = pack(folder.path(), folder / "tiles"),
              files = pack(folder.path(), folder / "files", {.keep_bytes = true});
@@ -222,4 +222,4 @@ TEST(Pack, ABadSourceLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::check_test

@@ -5,7 +5,7 @@
 #include "bonfire/base/error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::cifar_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -75,4 +75,4 @@ TEST(Cifar, DamageIsNamed) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::cifar_test

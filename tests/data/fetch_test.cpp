@@ -10,7 +10,7 @@
 #include "tests/support/http_server.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::fetch_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +154,4 @@ TEST_F(Fetch, PublishedSetsHaveChecksums) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::fetch_test

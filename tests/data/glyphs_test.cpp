@@ -6,7 +6,7 @@
 
 #include "bonfire/base/error.h"
 
-namespace bonfire::data {
+namespace bonfire::data::glyphs_test {
 namespace {
 
 std::string pixels(const Glyphs& glyphs, int64_t index) {
@@ -53,4 +53,4 @@ TEST(Glyphs, EveryClassIsAboutAsFrequentAndHasInk) {
 TEST(Glyphs, ANegativeSizeIsAnError) { EXPECT_THROW(Glyphs({.size = -1}), ConfigError); }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::glyphs_test

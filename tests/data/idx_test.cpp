@@ -9,7 +9,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::idx_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -218,4 +218,4 @@ TEST(LoadMnist, RefusesImagesInTheFileOfLabels) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::idx_test

@@ -11,7 +11,7 @@
 #include "tests/support/image_files.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::image_folder_test {
 namespace {
 
 using namespace bonfire::testing;
@@ -77,7 +77,7 @@ TEST(ImageFolder, WhatIsMissingIsNamed) {
 
 TEST(ImageFolderThreads, ACorruptFileAmongGoodOnesReachesTheCallerByItsName) {
   ScratchFolder folder;
-  std::string good = encode_jpeg(test_picture(50, 60), 50, 60);
+  std::string good = jpeg_file(test_picture(50, 60), 50, 60);
   for (int i = 0; i < 12; ++i) put(folder, "cat/" + std::to_string(10 + i) + ".jpg", good);
   put(folder, "cat/15.jpg", good.substr(0, good.size() / 3));
   std::vector<ImageFolder::File> files;
@@ -93,4 +93,4 @@ TEST(ImageFolderThreads, ACorruptFileAmongGoodOnesReachesTheCallerByItsName) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::image_folder_test

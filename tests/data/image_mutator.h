@@ -26,12 +26,12 @@ inline std::vector<std::string> whole_files(bool jpeg) {
     for (bool progressive : {false, true})
       for (int channels : {1, 3, 4})
         for (int chroma : {1, 2})
-          files.push_back(encode_jpeg(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
-                                      {.channels = channels, .chroma_blocks = chroma, .progressive = progressive}));
+          files.push_back(jpeg_file(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
+                                    {.channels = channels, .chroma_blocks = chroma, .progressive = progressive}));
     for (int units : {1, 2})  // several tiles to a row
       for (int channels : {1, 3})
-        files.push_back(encode_jpeg(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
-                                    {.channels = channels, .restart_units = units}));
+        files.push_back(jpeg_file(test_picture(kHeight, kWidth, channels), kHeight, kWidth,
+                                  {.channels = channels, .restart_units = units}));
     for (size_t i = 0, plain = files.size(); i < plain; ++i) {
       std::vector<std::byte> tiled = tile_jpeg(bytes_of(files[i]));
       files.emplace_back(reinterpret_cast<const char*>(tiled.data()), tiled.size());
@@ -43,7 +43,7 @@ inline std::vector<std::string> whole_files(bool jpeg) {
                                            {PngKind::grey_alpha, 2}};
   for (bool interlaced : {false, true})
     for (auto [kind, bytes] : kinds)
-      files.push_back(encode_png(test_picture(kHeight, kWidth, bytes), kHeight, kWidth, {kind, interlaced}));
+      files.push_back(png_file(test_picture(kHeight, kWidth, bytes), kHeight, kWidth, {kind, interlaced}));
   return files;
 }
 

@@ -9,7 +9,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/image_files.h"
 
-namespace bonfire::data {
+namespace bonfire::data::image_reader_test {
 namespace {
 
 using namespace bonfire::testing;
@@ -58,14 +58,14 @@ TEST(JpegReader, DecodesColourGreyAndProgressiveFiles) {
   for (bool progressive : {false, true})
     for (int chroma : {1, 2}) {
       std::string file =
-          encode_jpeg(picture, 75, 101, {.quality = 95, .chroma_blocks = chroma, .progressive = progressive});
+          jpeg_file(picture, 75, 101, {.quality = 95, .chroma_blocks = chroma, .progressive = progressive});
       Array image = decode_image(bytes_of(file), "picture");
       EXPECT_EQ(image.shape, (Shape{75, 101, 3}));
       EXPECT_LT(mean_difference(picture, image.bytes), 3);
     }
   std::vector<uint8_t> grey = test_picture(20, 31, 1), tripled;
   for (uint8_t value : grey) tripled.insert(tripled.end(), 3, value);
-  Array image = decode_image(bytes_of(encode_jpeg(grey, 20, 31, {.quality = 95, .channels = 1})), "grey");
+  Array image = decode_image(bytes_of(jpeg_file(grey, 20, 31, {.quality = 95, .channels = 1})), "grey");
   EXPECT_LT(mean_difference(tripled, image.bytes), 2);
 }
 
@@ -76,7 +76,7 @@ TEST(JpegReader, MultipliesOutTheBlackOfCmyk) {
     ink.insert(ink.end(), {200, 100, 50, 128});
     expected.insert(expected.end(), {100, 50, 25});
   }
-  Array image = decode_image(bytes_of(encode_jpeg(ink, 16, 16, {.quality = 98, .channels = 4})), "ink");
+  Array image = decode_image(bytes_of(jpeg_file(ink, 16, 16, {.quality = 98, .channels = 4})), "ink");
   EXPECT_LT(mean_difference(expected, image.bytes), 2);
 }
 
@@ -84,7 +84,7 @@ TEST(JpegReader, APartHasThePixelsOfTheWhole) {
   for (bool progressive : {false, true})
     for (int chroma : {1, 2}) {
       std::string file =
-          encode_jpeg(test_picture(120, 200), 120, 200, {.chroma_blocks = chroma, .progressive = progressive});
+          jpeg_file(test_picture(120, 200), 120, 200, {.chroma_blocks = chroma, .progressive = progressive});
       expect_part_of_whole(file, {0, 0, 120, 200});
       expect_part_of_whole(file, {37, 51, 50, 60});
       expect_part_of_whole(file, {16, 32, 32, 32});
@@ -94,7 +94,7 @@ TEST(JpegReader, APartHasThePixelsOfTheWhole) {
 }
 
 TEST(JpegReader, ComesOutSmallerWhereThatIsEnough) {
-  std::string file = encode_jpeg(test_picture(400, 600), 400, 600);
+  std::string file = jpeg_file(test_picture(400, 600), 400, 600);
   auto scale_for = [&](const ImageRegion& region, ImageSize least) {
     Part part = part_of(file, region, least);
     EXPECT_GE(static_cast<double>(part.where.height), part.where.box.top + part.where.box.height);
@@ -112,7 +112,7 @@ TEST(JpegReader, ASmallerPartLiesWhereItsBoxSays) {
   // Left half black, right half white: the edge must stay at column 300 of 600.
   std::vector<uint8_t> picture;
   for (int i = 0; i < 400 * 600 * 3; ++i) picture.push_back(i / 3 % 600 < 300 ? 0 : 255);
-  Part part = part_of(encode_jpeg(picture, 400, 600), {50, 101, 300, 400}, {100, 133});
+  Part part = part_of(jpeg_file(picture, 400, 600), {50, 101, 300, 400}, {100, 133});
   double edge = part.where.box.left + (300 - 101) / 2.0;  // at half size
   for (int64_t x = 1; x + 1 < part.where.width; ++x) {
     int value = part.pixels[static_cast<size_t>((part.where.width * 70 + x) * 4)];
@@ -162,7 +162,7 @@ TEST(PngReader, DecodesEveryKindToEightBitsOfRedGreenAndBlue) {
   for (const Case& one : cases)
     for (bool interlaced : {false, true}) {
       std::vector<uint8_t> samples = test_picture(kHeight, kWidth, one.bytes);
-      std::string file = encode_png(samples, kHeight, kWidth, {one.kind, interlaced});
+      std::string file = png_file(samples, kHeight, kWidth, {one.kind, interlaced});
       Array image = decode_image(bytes_of(file), "picture");
       ASSERT_EQ(image.shape, (Shape{kHeight, kWidth, 3}));
       for (size_t pixel = 0; pixel < kHeight * kWidth; ++pixel) {
@@ -174,7 +174,7 @@ TEST(PngReader, DecodesEveryKindToEightBitsOfRedGreenAndBlue) {
 }
 
 TEST(ImageReader, DamagedFilesAreErrorsWithTheirName) {
-  std::string jpeg = encode_jpeg(test_picture(60, 80), 60, 80), png = encode_png(test_picture(60, 80), 60, 80);
+  std::string jpeg = jpeg_file(test_picture(60, 80), 60, 80), png = png_file(test_picture(60, 80), 60, 80);
   auto decode = [](const std::string& file) { return decode_image(bytes_of(file), "cats/13.jpg"); };
   EXPECT_ERROR(decode("GIF89a"), DataError, "cats/13.jpg: 6 bytes that are neither a JPEG nor a PNG file");
   EXPECT_ERROR(decode(""), DataError, "cats/13.jpg: 0 bytes");
@@ -201,7 +201,7 @@ TEST(ImageReader, DamageOfEveryKindIsEitherReadOrRefused) {
 }
 
 TEST(ImageReader, APictureThatClaimsToBeEnormousIsRefusedBeforeAnyMemoryIsTaken) {
-  std::string jpeg = encode_jpeg(test_picture(8, 8), 8, 8);
+  std::string jpeg = jpeg_file(test_picture(8, 8), 8, 8);
   size_t frame = jpeg.find("\xff\xc0");
   ASSERT_NE(frame, std::string::npos);
   for (size_t i = 5; i < 9; ++i) jpeg[frame + i] = static_cast<char>(0xfd);
@@ -209,4 +209,4 @@ TEST(ImageReader, APictureThatClaimsToBeEnormousIsRefusedBeforeAnyMemoryIsTaken)
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::image_reader_test

@@ -9,7 +9,7 @@
 #include "bonfire/data/transforms.h"
 #include "tests/support/image_files.h"
 
-namespace bonfire::data {
+namespace bonfire::data::jpeg_tiles_test {
 namespace {
 
 using namespace bonfire::testing;
@@ -23,7 +23,7 @@ std::vector<uint8_t> noise(int height, int width, int channels) {
 }
 
 std::string file_of(int height, int width, const JpegOptions& options = {}) {
-  return encode_jpeg(noise(height, width, options.channels), height, width, options);
+  return jpeg_file(noise(height, width, options.channels), height, width, options);
 }
 
 std::vector<JpegOptions> all_kinds() {
@@ -189,7 +189,7 @@ TEST(JpegTiles, AFileIsAboutAsLargeAsBefore) {
     EXPECT_LT(tile_jpeg(bytes_of(file)).size(), file.size() + file.size() / 16);
   }
   // Nothing in the blocks, so markers would be most of the file.
-  std::string plain = encode_jpeg(std::vector<uint8_t>(160 * 1184 * 3, 100), 160, 1184);
+  std::string plain = jpeg_file(std::vector<uint8_t>(160 * 1184 * 3, 100), 160, 1184);
   EXPECT_LT(tile_jpeg(bytes_of(plain)).size(), plain.size() + plain.size() / 16);
 }
 
@@ -214,4 +214,4 @@ TEST(JpegTiles, WhatCannotBeWrittenAnewIsLeft) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::jpeg_tiles_test

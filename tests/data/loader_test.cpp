@@ -11,7 +11,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/data/stored_images.h"
 
-namespace bonfire::data {
+namespace bonfire::data::loader_test {
 namespace {
 
 // Image i is two pixels of value i and has label i % 10.
@@ -180,4 +180,4 @@ TEST(DataLoader, OptionsThatMakeNoSenseAreErrors) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::loader_test

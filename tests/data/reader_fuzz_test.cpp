@@ -4,7 +4,7 @@
 
 #include "tests/data/reader_mutators.h"
 
-namespace bonfire::data::testing {
+namespace bonfire::data::testing::reader_fuzz_test {
 namespace {
 
 void expect_some_taken_and_some_refused(bool (*takes)(uint64_t, uint64_t)) {
@@ -20,4 +20,4 @@ TEST(ReaderFuzz, CifarFilesAreReadOrRefused) { expect_some_taken_and_some_refuse
 TEST(ReaderFuzz, RecordShardsAreReadOrRefused) { expect_some_taken_and_some_refused(takes_records); }
 
 }  // namespace
-}  // namespace bonfire::data::testing
+}  // namespace bonfire::data::testing::reader_fuzz_test

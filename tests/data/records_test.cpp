@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::records_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -219,4 +219,4 @@ TEST(RecordWriter, AFullDiskIsAnErrorThatLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::records_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/image_files.h"
 
-namespace bonfire::data {
+namespace bonfire::data::resample_test {
 namespace {
 
 using bonfire::testing::test_picture;
@@ -140,4 +140,4 @@ TEST(Resampler, PixelsOutsideTheBoxCountWhereTheyMay) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::resample_test

@@ -9,7 +9,7 @@
 #include "bonfire/data/stored_images.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::data {
+namespace bonfire::data::sampler_test {
 namespace {
 
 // Image i is one pixel of value i.
@@ -213,4 +213,4 @@ TEST(DistributedSampler, SharesThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::sampler_test

@@ -7,7 +7,7 @@
 #include "bonfire/base/error.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::data {
+namespace bonfire::data::stream_loader_test {
 namespace {
 
 // Epoch e is the numbers 100 e, 100 e + 1, … as images of one pixel.
@@ -131,4 +131,4 @@ TEST(StreamLoaderThread, SaysWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::stream_loader_test

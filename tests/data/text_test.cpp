@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::text_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -144,4 +144,4 @@ TEST(Sentences, AreCoveredByTheirVocabularyAndDifferInTheSplits) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::text_test

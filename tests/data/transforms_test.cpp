@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/image_files.h"
 
-namespace bonfire::data {
+namespace bonfire::data::transforms_test {
 namespace {
 
 using namespace bonfire::testing;
@@ -114,7 +114,7 @@ TEST(Transforms, CenterCropIsResizeAndThenTheMiddle) {
 TEST(Transforms, AFileGivesWhatItsPixelsGive) {
   const Transform all[] = {random_resized_crop({.size = 48, .flip = 0.5}), center_crop({.size = 48}),
                            resize({.size = {48, 31}}), random_crop({.padding = 3})};
-  std::string png = encode_png(test_picture(90, 120), 90, 120), jpeg = encode_jpeg(test_picture(90, 120), 90, 120);
+  std::string png = png_file(test_picture(90, 120), 90, 120), jpeg = jpeg_file(test_picture(90, 120), 90, 120);
   Sample decoded = file_sample(jpeg);
   decode(decoded);
   for (const Transform& transform : all)
@@ -128,7 +128,7 @@ TEST(Transforms, AFileGivesWhatItsPixelsGive) {
 }
 
 TEST(Transforms, AScaledDownFileIsCloseToItsPixelsScaledDown) {
-  std::string jpeg = encode_jpeg(test_picture(400, 600), 400, 600, {.quality = 95});
+  std::string jpeg = jpeg_file(test_picture(400, 600), 400, 600, {.quality = 95});
   Sample decoded = file_sample(jpeg);
   decode(decoded);
   for (int64_t size : {160, 70, 30})
@@ -248,4 +248,4 @@ TEST(Transforms, WhatMakesNoSenseIsAnError) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::transforms_test

@@ -8,7 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::data {
+namespace bonfire::data::wordpiece_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -110,4 +110,4 @@ TEST(WordPiece, ABadVocabularyIsNamedWithItsLine) {
 }
 
 }  // namespace
-}  // namespace bonfire::data
+}  // namespace bonfire::data::wordpiece_test

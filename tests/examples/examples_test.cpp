@@ -15,7 +15,7 @@
 #include "bonfire/base/random.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire {
+namespace bonfire::examples_test {
 namespace {
 
 using testing::ScratchFolder;
@@ -177,4 +177,4 @@ TEST(Examples, ControlFlowCompilesEachGraphOnceAndSaysWhy) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::examples_test

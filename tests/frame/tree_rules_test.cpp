@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-namespace bonfire::frame {
+namespace bonfire::frame::tree_rules_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,7 +33,7 @@ TEST(SourceTree, FilesAreShortAndNamedForWhatTheyHold) {
 TEST(SourceTree, LinksInItsPagesLeadToFilesThatAreThere) { EXPECT_EQ(lines_of(link_faults(kTree)), ""); }
 
 // A small tree of real files that is gone afterwards.
-class TreeRules : public testing::Test {
+class TreeRules : public ::testing::Test {
  protected:
   TreeRules() { fs::create_directories(root_); }
   ~TreeRules() override { fs::remove_all(root_); }
@@ -120,4 +120,4 @@ TEST_F(TreeRules, LinksInCodeAreNone) {
 }
 
 }  // namespace
-}  // namespace bonfire::frame
+}  // namespace bonfire::frame::tree_rules_test

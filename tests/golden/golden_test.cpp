@@ -11,7 +11,7 @@
 #include "bonfire/base/random.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::golden {
+namespace bonfire::golden::golden_test {
 namespace {
 
 const std::vector<std::string> kModels{"mnist_cnn",       "lenet",    "tanh_net", "mlp",
@@ -137,4 +137,4 @@ TEST(GoldenFiles, AMissingFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace bonfire::golden
+}  // namespace bonfire::golden::golden_test

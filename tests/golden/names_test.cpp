@@ -5,12 +5,12 @@
 #include "bonfire/nn/init.h"
 #include "tests/golden/golden.h"
 
-namespace bonfire::golden {
+namespace bonfire::golden::names_test {
 namespace {
 
 using Named = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // name and shape
 
-class GoldenNames : public testing::TestWithParam<const char*> {};
+class GoldenNames : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenNames, AreThoseOfTheModel) {
   Model expected = load_model(GetParam());
@@ -35,9 +35,9 @@ TEST_P(GoldenNames, AreThoseOfTheModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenNames,
-                         testing::Values("mnist_cnn", "lenet", "mlp", "resnet18_small", "vgg11_bn", "alexnet",
-                                         "two_headed", "lstm_classifier", "bert_mini"),
+                         ::testing::Values("mnist_cnn", "lenet", "mlp", "resnet18_small", "vgg11_bn", "alexnet",
+                                           "two_headed", "lstm_classifier", "bert_mini"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace bonfire::golden
+}  // namespace bonfire::golden::names_test

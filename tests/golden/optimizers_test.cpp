@@ -11,7 +11,7 @@
 #include "bonfire/optim/schedule.h"
 #include "tests/golden/golden.h"
 
-namespace bonfire::optim {
+namespace bonfire::optim::optimizers_test {
 namespace {
 
 using nlohmann::json;
@@ -141,4 +141,4 @@ TEST(GoldenSchedules, EveryRateIsTheExpectedOne) {
 }
 
 }  // namespace
-}  // namespace bonfire::optim
+}  // namespace bonfire::optim::optimizers_test

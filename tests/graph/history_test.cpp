@@ -13,7 +13,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::history_test {
 namespace {
 
 Parameter parameter(std::initializer_list<float> values) {
@@ -235,4 +235,4 @@ TEST(PrintTensor, ShowsValuesShapeAndType) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::history_test

@@ -5,7 +5,7 @@
 #include "bonfire/graph/variable.h"
 #include "bonfire/ops/elementwise.h"
 
-namespace bonfire {
+namespace bonfire::thread_end_test {
 namespace {
 
 TEST(Trace, AThreadMayEndWithWorkPending) {
@@ -19,4 +19,4 @@ TEST(Trace, AThreadMayEndWithWorkPending) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::thread_end_test

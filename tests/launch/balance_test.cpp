@@ -12,7 +12,7 @@
 #include "tests/launch/trained.h"
 #include "tests/train/digits.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::balance_test {
 namespace {
 
 using testing::ChildProcess;
@@ -141,4 +141,4 @@ TEST(LaunchBalance, ASlowRankGetsLessAndTheCourseIsThatOfOneRankThroughAResume) 
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::balance_test

@@ -20,7 +20,7 @@
 #include "tests/support/cuda_device.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::equality_test {
 namespace {
 
 using testing::ChildProcess;
@@ -213,4 +213,4 @@ TEST(Equality, TrainingOnGpusAndCpusIsThatOfOneCpu) {
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::equality_test

@@ -18,7 +18,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::fault_trials_test {
 namespace {
 
 using testing::ChildProcess;
@@ -171,4 +171,4 @@ TEST(FaultTrials, ACutLinkNamesBothHostsAndTheJobCanGoOn) {
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::fault_trials_test

@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::frozen_test {
 namespace {
 
 using testing::count;
@@ -116,4 +116,4 @@ TEST(FrozenRanks, AreNotFoundInATimeThatABusyHostNeeds) {
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::frozen_test

@@ -6,7 +6,7 @@
 #include "tests/launch/hosts.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::hierarchy_test {
 namespace {
 
 using testing::ChildProcess;
@@ -84,4 +84,4 @@ TEST(LaunchHierarchy, LocalSgdSendsAsManyTimesLessFromEachOfThreeHosts) {
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::hierarchy_test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::launcher_test {
 
 namespace {
 
@@ -237,4 +237,4 @@ TEST(Launch, SaysWhatIsWrongWithItsArguments) {
   expect_mentions(answer({"--nproc_per_nod", "2", "true"}), {"nproc_per_nod"});
 }
 
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::launcher_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::nodes_test {
 
 namespace {
 
@@ -154,4 +154,4 @@ TEST(LaunchNodes, MpirunStartsRanksWithoutThem) {
   expect_mentions(job.output(), {"met 3 on 1 machines at 127.0.0.1"});
 }
 
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::nodes_test

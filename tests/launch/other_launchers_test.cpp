@@ -14,7 +14,7 @@
 #include "tests/launch/trained.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::other_launchers_test {
 namespace {
 
 using testing::ChildProcess;
@@ -161,4 +161,4 @@ TEST(OtherLaunchers, SlurmTrains) {
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::other_launchers_test

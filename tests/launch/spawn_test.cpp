@@ -5,7 +5,7 @@
 #include "tests/launch/launched.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::fleet {
+namespace bonfire::fleet::spawn_test {
 namespace {
 
 using testing::ChildProcess;
@@ -58,4 +58,4 @@ TEST(Spawn, FewerThanOneRankIsRefused) {
 }
 
 }  // namespace
-}  // namespace bonfire::fleet
+}  // namespace bonfire::fleet::spawn_test

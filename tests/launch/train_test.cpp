@@ -9,7 +9,7 @@
 #include "tests/launch/trained.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::launch {
+namespace bonfire::launch::train_test {
 
 namespace {
 
@@ -128,4 +128,4 @@ TEST(LaunchTrain, WhatCannotBeIsSaidAndNothingIsLeftWaiting) {
 }
 
 }  // namespace
-}  // namespace bonfire::launch
+}  // namespace bonfire::launch::train_test

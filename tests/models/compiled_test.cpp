@@ -13,7 +13,7 @@
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/runtime/compile.h"
 
-namespace bonfire::models {
+namespace bonfire::models::compiled_test {
 namespace {
 
 struct Trained {
@@ -78,4 +78,4 @@ TEST(Models, NodesCarryThePathOfTheirModule) {
 }
 
 }  // namespace
-}  // namespace bonfire::models
+}  // namespace bonfire::models::compiled_test

@@ -22,7 +22,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/cuda_device.h"
 
-namespace bonfire::models {
+namespace bonfire::models::golden_test {
 namespace {
 
 // Smooth everywhere, so that rounding does not grow over 50 steps as it does through ReLU and max-pool.
@@ -240,4 +240,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace bonfire::models
+}  // namespace bonfire::models::golden_test

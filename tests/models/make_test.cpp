@@ -9,7 +9,7 @@
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/random.h"
 
-namespace bonfire::models {
+namespace bonfire::models::make_test {
 namespace {
 
 int64_t count_of(const nn::Module& model) {
@@ -59,4 +59,4 @@ TEST(Models, ANameThatIsNotThereGetsASuggestion) {
 }
 
 }  // namespace
-}  // namespace bonfire::models
+}  // namespace bonfire::models::make_test

@@ -13,7 +13,7 @@
 #include "bonfire/nn/lstm.h"
 #include "bonfire/nn/norm.h"
 
-namespace bonfire::nn {
+namespace bonfire::nn::init_test {
 namespace {
 
 struct Moments {
@@ -114,4 +114,4 @@ TEST(Init, WhatIsSkippedIsZero) {
 TEST(Init, AVectorHasNoFanIn) { EXPECT_THROW(init::kaiming_uniform()(Variable({{3}, DType::f32, {}})), ShapeError); }
 
 }  // namespace
-}  // namespace bonfire::nn
+}  // namespace bonfire::nn::init_test

@@ -15,7 +15,7 @@
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
 
-namespace bonfire::nn {
+namespace bonfire::nn::layers_test {
 namespace {
 
 TEST(Layers, PrintAsPyTorchs) {
@@ -112,4 +112,4 @@ TEST(MultiheadAttention, HeadsMustShareTheTokenEvenly) {
 }
 
 }  // namespace
-}  // namespace bonfire::nn
+}  // namespace bonfire::nn::layers_test

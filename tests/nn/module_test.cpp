@@ -12,7 +12,7 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 
-namespace bonfire::nn {
+namespace bonfire::nn::module_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -200,4 +200,4 @@ TEST(Sequential, RunsItsModulesInOrder) {
 }
 
 }  // namespace
-}  // namespace bonfire::nn
+}  // namespace bonfire::nn::module_test

@@ -9,7 +9,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::nn {
+namespace bonfire::nn::safetensors_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -326,4 +326,4 @@ TEST(WriteSafetensors, RefusesEntriesThatCouldNotBeReadBackAndKeepsTheOldFile) {
 }
 
 }  // namespace
-}  // namespace bonfire::nn
+}  // namespace bonfire::nn::safetensors_test

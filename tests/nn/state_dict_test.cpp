@@ -8,7 +8,7 @@
 #include "bonfire/nn/sequential.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::nn {
+namespace bonfire::nn::state_dict_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -156,4 +156,4 @@ TEST(StateDict, ASaveThatFailsKeepsTheOldFile) {
 }
 
 }  // namespace
-}  // namespace bonfire::nn
+}  // namespace bonfire::nn::state_dict_test

@@ -11,7 +11,7 @@
 #include "bonfire/ops/reduce.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire {
+namespace bonfire::batch_norm_test {
 namespace {
 
 using op_test::draw;
@@ -155,4 +155,4 @@ TEST(BatchNormGradient, CountSpreadsTheSumsOverMoreThanThisBatch) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::batch_norm_test

@@ -10,7 +10,7 @@
 #include "bonfire/ops/matmul.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_dense {
 
 namespace {
 
@@ -360,4 +360,4 @@ const bool errors = add_error_cases({
 
 }  // namespace
 
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_dense

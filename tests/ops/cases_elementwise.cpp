@@ -7,7 +7,7 @@
 #include "bonfire/ops/elementwise.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_elementwise {
 namespace {
 
 struct Unary {
@@ -255,4 +255,4 @@ const bool errors = add_error_cases({
 });
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_elementwise

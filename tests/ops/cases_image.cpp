@@ -12,7 +12,7 @@
 #include "bonfire/ops/pooling.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_image {
 
 namespace {
 
@@ -325,4 +325,4 @@ const bool errors = add_error_cases({
 
 }  // namespace
 
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_image

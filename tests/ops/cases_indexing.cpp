@@ -5,7 +5,7 @@
 #include "bonfire/ops/indexing.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_indexing {
 namespace {
 
 bool add_indexing() {
@@ -194,4 +194,4 @@ const bool errors = add_error_cases({
 });
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_indexing

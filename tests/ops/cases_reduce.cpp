@@ -9,7 +9,7 @@
 #include "bonfire/ops/reduce.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_reduce {
 namespace {
 
 using Fold = double (*)(double, double);
@@ -251,4 +251,4 @@ const bool errors = add_error_cases({
 });
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_reduce

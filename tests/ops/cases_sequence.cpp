@@ -13,7 +13,7 @@
 #include "bonfire/ops/softmax.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_sequence {
 
 namespace {
 
@@ -522,4 +522,4 @@ const bool sequence_errors = add_error_cases({
 });
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_sequence

@@ -5,7 +5,7 @@
 #include "bonfire/ops/shape_ops.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::cases_shape_ops {
 namespace {
 
 // What a permutation does, one element after the other.
@@ -371,4 +371,4 @@ const bool errors = add_error_cases({
 });
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::cases_shape_ops

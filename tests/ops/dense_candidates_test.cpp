@@ -11,7 +11,7 @@
 #include "bonfire/ops/elementwise_functions.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire {
+namespace bonfire::dense_candidates_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -230,4 +230,4 @@ INSTANTIATE_TEST_SUITE_P(Types, DenseCandidates, ::testing::Values(DType::f32, D
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::dense_candidates_test

@@ -11,7 +11,7 @@
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/reduce.h"
 
-namespace bonfire {
+namespace bonfire::elementwise_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -205,4 +205,4 @@ TEST(Elementwise, ScalarIsReadAtEachLaunch) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::elementwise_test

@@ -5,7 +5,7 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::finite_difference_test {
 namespace {
 
 Tensor numbers(int64_t count) {
@@ -49,4 +49,4 @@ TEST(FiniteDifference, RejectsAGradientThatIsMissing) {
 }
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::finite_difference_test

@@ -11,7 +11,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/ops/row_checks.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::forced_kernels_test {
 namespace {
 
 OpCase convolution_row(const std::string& name, const Shape& x, const Shape& weight, const Conv2dOptions& options) {
@@ -121,4 +121,4 @@ TEST(ForcedKernels, AreWhatThePlanUsesAndOnlyMeanwhile) {
 }
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::forced_kernels_test

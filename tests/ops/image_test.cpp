@@ -4,7 +4,7 @@
 
 #include "bonfire/graph/node.h"
 
-namespace bonfire {
+namespace bonfire::image_test {
 namespace {
 
 const std::vector<float> kMean{0.485F, 0.456F, 0.406F}, kDeviation{0.229F, 0.224F, 0.225F};
@@ -46,4 +46,4 @@ TEST(NormalizeImage, RoundsToBf16WhenAsked) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::image_test

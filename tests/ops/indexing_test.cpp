@@ -9,7 +9,7 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 
-namespace bonfire {
+namespace bonfire::indexing_test {
 namespace {
 
 TEST(Embedding, PaddingRowGetsNoGradient) {
@@ -53,4 +53,4 @@ TEST(Gather, IndexOutOfRangeIsToldOnceAndTheNextStepRuns) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::indexing_test

@@ -16,7 +16,7 @@
 #include "tests/ops/row_checks.h"
 #include "tests/support/cuda_device.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::op_table_test {
 namespace {
 
 std::vector<std::byte> bits_of(const Tensor& tensor) {
@@ -129,4 +129,4 @@ TEST(OpErrors, NameTheOpAndWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::op_table_test

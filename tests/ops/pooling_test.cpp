@@ -7,7 +7,7 @@
 #include "bonfire/graph/node.h"
 #include "bonfire/ops/reduce.h"
 
-namespace bonfire {
+namespace bonfire::pooling_test {
 namespace {
 
 TEST(MaxPool, GivesTheWholeGradientToTheFirstOfEqualMaxima) {
@@ -44,4 +44,4 @@ TEST(PooledExtent, CountsWindowsAsPyTorchDoes) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::pooling_test

@@ -12,7 +12,7 @@
 #include "bonfire/ops/random.h"
 #include "bonfire/ops/reduce.h"
 
-namespace bonfire {
+namespace bonfire::random_test {
 namespace {
 
 double mean_of(const std::vector<float>& values) {
@@ -124,4 +124,4 @@ TEST(Dropout, IsNothingOutsideTraining) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::random_test

@@ -13,7 +13,7 @@
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 
-namespace bonfire {
+namespace bonfire::reduce_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -92,4 +92,4 @@ TEST(SumTo, UndoesBroadcastingAndCasts) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::reduce_test

@@ -17,7 +17,7 @@
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/softmax.h"
 
-namespace bonfire {
+namespace bonfire::sequence_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -245,4 +245,4 @@ TEST(Attention, OfAQueryThatSeesNothingIsZero) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::sequence_test

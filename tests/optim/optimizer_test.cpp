@@ -11,7 +11,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::optim {
+namespace bonfire::optim::optimizer_test {
 namespace {
 
 using Numbers = std::vector<float>;
@@ -248,4 +248,4 @@ TEST(ClipGradNorm, PassesOnWhatIsNotANumber) {
 }
 
 }  // namespace
-}  // namespace bonfire::optim
+}  // namespace bonfire::optim::optimizer_test

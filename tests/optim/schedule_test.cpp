@@ -5,7 +5,7 @@
 #include "bonfire/base/error.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::optim {
+namespace bonfire::optim::schedule_test {
 namespace {
 
 TEST(Schedule, MovesInFractionsOfAnEpoch) {
@@ -36,4 +36,4 @@ TEST(Schedule, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace bonfire::optim
+}  // namespace bonfire::optim::schedule_test

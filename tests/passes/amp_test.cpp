@@ -4,7 +4,7 @@
 
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::amp_test {
 namespace {
 
 const Options kAmp{.use_amp = true};
@@ -85,4 +85,4 @@ TEST(Amp, AssignmentsKeepTheVariablesType) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::amp_test

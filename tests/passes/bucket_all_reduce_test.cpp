@@ -6,7 +6,7 @@
 #include "bonfire/comm/all_reduce.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::bucket_all_reduce_test {
 namespace {
 
 GraphNode* all_reduce(Graph& graph, const GraphValue& value, int64_t name) {
@@ -145,4 +145,4 @@ TEST(BucketAllReduce, ValuesWithoutNamesUseTheFirstCommunicator) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::bucket_all_reduce_test

@@ -4,7 +4,7 @@
 
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::common_subexpressions_test {
 namespace {
 
 TEST(CommonSubexpressions, MergesEqualNodesAndTheirUsers) {
@@ -50,4 +50,4 @@ TEST(CommonSubexpressions, NeverMergesRandomNodes) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::common_subexpressions_test

@@ -4,7 +4,7 @@
 
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::dead_code_test {
 namespace {
 
 TEST(DeadCode, RemovesWhatNothingUsesAndItsInputs) {
@@ -28,4 +28,4 @@ TEST(DeadCode, KeepsWhatAnAssignmentNeeds) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::dead_code_test

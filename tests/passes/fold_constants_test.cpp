@@ -5,7 +5,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fold_constants_test {
 namespace {
 
 void fold(Graph& graph) {
@@ -49,4 +49,4 @@ TEST(FoldConstants, KeepsAnAdditionOfZeroThatBroadcasts) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fold_constants_test

@@ -5,7 +5,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fuse_bias_act_test {
 namespace {
 
 void fuse(Graph& graph) {
@@ -53,4 +53,4 @@ TEST(FuseBiasAct, AnAdditionOfAFullTensorIsNoBias) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fuse_bias_act_test

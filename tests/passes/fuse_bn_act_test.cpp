@@ -5,7 +5,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fuse_bn_act_test {
 namespace {
 
 // statistics → normalise [→ add residual] → relu, and the backward pass from dy as autodiff traces it.
@@ -63,4 +63,4 @@ TEST(FuseBnAct, IsOffWhenTheOptionIs) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fuse_bn_act_test

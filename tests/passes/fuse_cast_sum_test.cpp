@@ -5,7 +5,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fuse_cast_sum_test {
 namespace {
 
 GraphValue sum_of_rows(Graph& graph, GraphValue x) {
@@ -36,4 +36,4 @@ TEST(FuseCastSum, LeavesSumsOfWhatIsF32Anyway) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fuse_cast_sum_test

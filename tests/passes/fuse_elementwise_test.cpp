@@ -6,7 +6,7 @@
 #include "bonfire/passes/fuse_add_act.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fuse_elementwise_test {
 namespace {
 
 TEST(FuseElementwise, MakesOneKernelOfAChain) {
@@ -69,4 +69,4 @@ TEST(FuseAddAct, TakesAnAdditionAndTheActivationBehindIt) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fuse_elementwise_test

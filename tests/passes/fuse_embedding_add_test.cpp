@@ -5,7 +5,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fuse_embedding_add_test {
 namespace {
 
 GraphValue embedding_gradient(Graph& graph) {
@@ -56,4 +56,4 @@ TEST(FuseEmbeddingAdd, LeavesASumThatIsBroadcast) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fuse_embedding_add_test

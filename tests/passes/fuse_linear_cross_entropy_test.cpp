@@ -5,7 +5,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::fuse_linear_cross_entropy_test {
 namespace {
 
 // A layer over a vocabulary, its loss and all gradients, as autodiff leaves them. With `type` bf16, as amp does.
@@ -94,4 +94,4 @@ TEST(FuseLinearCrossEntropy, LeavesALossThatItsOwnGradientDependsOn) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::fuse_linear_cross_entropy_test

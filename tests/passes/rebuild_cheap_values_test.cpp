@@ -4,7 +4,7 @@
 
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::rebuild_cheap_values_test {
 namespace {
 
 // x is used first and last; relu(x) early and late; in between a chain that needs neither.
@@ -59,4 +59,4 @@ TEST(RebuildCheapValues, ReadsSmallVariablesAgainForLargeValuesOnly) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::rebuild_cheap_values_test

@@ -4,7 +4,7 @@
 
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes {
+namespace bonfire::passes::sync_batch_norm_test {
 namespace {
 
 // A training step of batch norm over x [2, 3, 4, 5]: y, dx, the gradients of weight and bias, both running statistics.
@@ -88,4 +88,4 @@ TEST(SyncBatchNorm, ConstantStatisticsStay) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes
+}  // namespace bonfire::passes::sync_batch_norm_test

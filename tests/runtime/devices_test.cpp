@@ -19,7 +19,7 @@
 #include "bonfire/runtime/compile.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::devices_test {
 namespace {
 
 const Device kFirst{DeviceType::cpu, 0}, kSecond{DeviceType::cpu, 1};
@@ -235,4 +235,4 @@ TEST(ExecutorThreads, CompiledStepsShareAPlanAcrossThreads) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::devices_test

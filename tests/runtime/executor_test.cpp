@@ -9,7 +9,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::executor_test {
 namespace {
 
 TEST(Executor, ComputesWhatWasTraced) {
@@ -114,4 +114,4 @@ TEST(Compile, TracesOnceAndLaunchesAfterwards) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::executor_test

@@ -9,7 +9,7 @@
 #include "bonfire/runtime/tuning.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::runtime {
+namespace bonfire::runtime::image_layouts_test {
 namespace {
 
 OutputSpecs same_spec(const InferContext& context) { return {context.input(0)}; }
@@ -105,4 +105,4 @@ TEST_F(ImageLayouts, ParametersAndTheirGradientsAreNoImages) {
 }
 
 }  // namespace
-}  // namespace bonfire::runtime
+}  // namespace bonfire::runtime::image_layouts_test

@@ -4,7 +4,7 @@
 
 #include "bonfire/base/random.h"
 
-namespace bonfire::runtime {
+namespace bonfire::runtime::memory_test {
 namespace {
 
 void expect_no_overlap(const std::vector<Interval>& intervals, const Placement& placement) {
@@ -52,4 +52,4 @@ TEST(MemoryPlan, ApartMeansThatNoTwoShareBytes) {
 TEST(MemoryPlan, NothingNeedsNothing) { EXPECT_EQ(place({}).total, 0U); }
 
 }  // namespace
-}  // namespace bonfire::runtime
+}  // namespace bonfire::runtime::memory_test

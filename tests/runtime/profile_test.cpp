@@ -7,7 +7,7 @@
 #include "bonfire/ops/matmul.h"
 #include "bonfire/runtime/plan_cache.h"
 
-namespace bonfire::runtime {
+namespace bonfire::runtime::profile_test {
 namespace {
 
 TEST(Profile, NotesEveryNodeOncePerLaunchAndOnlyWhileAsked) {
@@ -40,4 +40,4 @@ TEST(Profile, NotesEveryNodeOncePerLaunchAndOnlyWhileAsked) {
 }
 
 }  // namespace
-}  // namespace bonfire::runtime
+}  // namespace bonfire::runtime::profile_test

@@ -8,7 +8,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::release_test {
 namespace {
 
 constexpr Device kDevice{DeviceType::cpu, 7};  // whose scratch memory no other test uses
@@ -83,4 +83,4 @@ TEST(PlanCacheRelease, NeedsAFrequency) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::release_test

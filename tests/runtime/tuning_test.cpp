@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::runtime {
+namespace bonfire::runtime::tuning_test {
 namespace {
 
 OutputSpecs same_spec(const InferContext& context) { return {context.input(0)}; }
@@ -206,4 +206,4 @@ TEST_F(Tuning, AnAlgorithmIsMeasuredHoweverSlowAnotherIs) {
 }
 
 }  // namespace
-}  // namespace bonfire::runtime
+}  // namespace bonfire::runtime::tuning_test

@@ -11,7 +11,7 @@
 
 namespace bonfire::testing {
 
-std::string encode_jpeg(std::span<const uint8_t> pixels, int height, int width, const JpegOptions& options) {
+std::string jpeg_file(std::span<const uint8_t> pixels, int height, int width, const JpegOptions& options) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -72,7 +72,7 @@ void append(png_structp png, png_bytep bytes, size_t count) {
 
 }  // namespace
 
-std::string encode_png(std::span<const uint8_t> samples, int height, int width, const PngOptions& options) {
+std::string png_file(std::span<const uint8_t> samples, int height, int width, const PngOptions& options) {
   PngForm form = form_of(options.kind);
   std::string file;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);

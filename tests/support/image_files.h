@@ -20,7 +20,7 @@ struct JpegOptions {
 };
 
 // pixels: [height, width, channels].
-std::string encode_jpeg(std::span<const uint8_t> pixels, int height, int width, const JpegOptions& options = {});
+std::string jpeg_file(std::span<const uint8_t> pixels, int height, int width, const JpegOptions& options = {});
 
 enum class PngKind { grey, rgb, rgba, palette, grey16, rgb16, grey_alpha };
 
@@ -31,7 +31,7 @@ struct PngOptions {
 
 // samples: as many as the kind has for a pixel, 16-bit ones as high byte and low byte; palette: an index into
 // (i, 255 − i, i / 2).
-std::string encode_png(std::span<const uint8_t> samples, int height, int width, const PngOptions& options = {});
+std::string png_file(std::span<const uint8_t> samples, int height, int width, const PngOptions& options = {});
 
 // A picture with edges, slopes and colours: [height, width, channels].
 std::vector<uint8_t> test_picture(int height, int width, int channels = 3);

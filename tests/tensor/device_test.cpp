@@ -6,7 +6,7 @@
 
 #include "bonfire/base/error.h"
 
-namespace bonfire {
+namespace bonfire::device_test {
 namespace {
 
 TEST(Device, PrintsTypeAndNumber) {
@@ -44,4 +44,4 @@ TEST(DefaultDevice, IsTheFirstGpuOrElseTheFirstCpu) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::device_test

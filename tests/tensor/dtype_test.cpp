@@ -10,7 +10,7 @@
 
 #include "bonfire/base/error.h"
 
-namespace bonfire {
+namespace bonfire::dtype_test {
 namespace {
 
 constexpr DType kAll[] = {DType::f32, DType::f64, DType::bf16, DType::f16,
@@ -107,4 +107,4 @@ TEST(Float16, HasTheValuesOfTheStandard) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::dtype_test

@@ -7,7 +7,7 @@
 
 #include "bonfire/base/error.h"
 
-namespace bonfire {
+namespace bonfire::shape_test {
 namespace {
 
 std::string shape_error(const auto& call) {
@@ -83,4 +83,4 @@ TEST(NormalizeAxis, OutOfRangeNamesTheOp) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::shape_test

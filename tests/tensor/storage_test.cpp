@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace bonfire {
+namespace bonfire::storage_test {
 namespace {
 
 TEST(Layout, RowMajorIsTheDefault) {
@@ -65,4 +65,4 @@ TEST(Layout, BlocksAreFilledWithZerosAndComeBack) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::storage_test

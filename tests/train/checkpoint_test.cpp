@@ -9,7 +9,7 @@
 #include "tests/support/numbers.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::train {
+namespace bonfire::train::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ TEST(Checkpoint, WhatCannotBeWrittenIsAnErrorWithTheName) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::checkpoint_test

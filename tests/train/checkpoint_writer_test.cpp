@@ -42,7 +42,7 @@ extern "C" int rename(const char* from, const char* to) {
   return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 
-namespace bonfire::train {
+namespace bonfire::train::checkpoint_writer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -168,4 +168,4 @@ TEST(CheckpointWriter, AFullDiskIsNamedAndNothingOfTheCheckpointIsLeft) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::checkpoint_writer_test

@@ -9,7 +9,7 @@
 #include "bonfire/train/known_words.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::train {
+namespace bonfire::train::config_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -195,4 +195,4 @@ TEST(Config, TheReferenceHasKeysDefaultsAndRanges) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::config_test

@@ -9,7 +9,7 @@
 #include "tests/train/course.h"
 #include "tests/train/digits.h"
 
-namespace bonfire::train {
+namespace bonfire::train::devices_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -104,4 +104,4 @@ TEST(TrainerDevices, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::devices_test

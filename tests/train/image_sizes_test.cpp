@@ -6,7 +6,7 @@
 #include "bonfire/ops/pooling.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::train {
+namespace bonfire::train::image_sizes_test {
 namespace {
 
 struct Pools : nn::Module {
@@ -25,4 +25,4 @@ TEST(RequireSize, SaysFromWhereOnAModelTakesImages) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::image_sizes_test

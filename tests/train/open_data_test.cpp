@@ -8,7 +8,7 @@
 #include "tests/support/image_files.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::train {
+namespace bonfire::train::open_data_test {
 namespace {
 
 using namespace bonfire::testing;
@@ -23,7 +23,7 @@ void put_pictures(const fs::path& folder, int count) {
       int height = 30 + 7 * i % 40, width = 60 - 5 * i % 30;
       std::vector<uint8_t> pixels = test_picture(height, width);
       for (uint8_t& value : pixels) value = static_cast<uint8_t>(value / 2 + 127 * label);
-      std::string file = i % 3 == 0 ? encode_png(pixels, height, width) : encode_jpeg(pixels, height, width);
+      std::string file = i % 3 == 0 ? png_file(pixels, height, width) : jpeg_file(pixels, height, width);
       std::ofstream(where / (std::to_string(i) + (i % 3 == 0 ? ".png" : ".jpg")), std::ios::binary) << file;
     }
   }
@@ -109,4 +109,4 @@ TEST(TrainerPictures, AModelLearnsFromFoldersAndACorruptFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::open_data_test

@@ -9,7 +9,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 
-namespace bonfire::train {
+namespace bonfire::train::predictor_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -82,4 +82,4 @@ TEST_F(PredictorTest, WhatIsNoImageIsAnErrorWithItsName) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::predictor_test

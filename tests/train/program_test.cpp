@@ -17,7 +17,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 
-namespace bonfire::train {
+namespace bonfire::train::program_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -275,4 +275,4 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::program_test

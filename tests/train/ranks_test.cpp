@@ -16,7 +16,7 @@
 #include "tests/train/course.h"
 #include "tests/train/digits.h"
 
-namespace bonfire::train {
+namespace bonfire::train::ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -289,4 +289,4 @@ TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::ranks_test

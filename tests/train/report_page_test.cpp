@@ -11,7 +11,7 @@
 #include "bonfire/train/reporter.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::train {
+namespace bonfire::train::report_page_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -118,4 +118,4 @@ TEST(TensorBoardLog, IsARowOfRecordsWithTagsStepsAndValues) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::report_page_test

@@ -2,7 +2,7 @@
 
 #include "bonfire/train/reporter.h"
 
-namespace bonfire::train {
+namespace bonfire::train::terminal_reporter_test {
 namespace {
 
 TEST(WhatToTryNext, FitsTheRun) {
@@ -22,4 +22,4 @@ TEST(WhatToTryNext, FitsTheRun) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::terminal_reporter_test

@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire::train {
+namespace bonfire::train::text_training_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
@@ -124,4 +124,4 @@ TEST(TextTraining, AModelOfImagesIsRefused) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::text_training_test

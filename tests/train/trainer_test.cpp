@@ -16,7 +16,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 
-namespace bonfire::train {
+namespace bonfire::train::trainer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -340,4 +340,4 @@ TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
 }
 
 }  // namespace
-}  // namespace bonfire::train
+}  // namespace bonfire::train::trainer_test

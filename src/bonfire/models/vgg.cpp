@@ -45,14 +45,14 @@ nn::Sequential make_features(int depth, bool batch_norm, int64_t in_channels) {
   return features;
 }
 
-nn::Linear make_linear(int64_t in, int64_t out) {
+nn::Linear classifier_layer(int64_t in, int64_t out) {
   return nn::Linear({.in = in, .out = out, .weight_init = nn::init::normal(0.01), .bias_init = nn::init::zeros()});
 }
 
 nn::Sequential make_classifier(const VggOptions& options) {
-  return nn::Sequential({make_linear(512 * 7 * 7, 4096), nn::ReLU(), nn::Dropout(options.dropout),
-                         make_linear(4096, 4096), nn::ReLU(), nn::Dropout(options.dropout),
-                         make_linear(4096, options.classes)});
+  return nn::Sequential({classifier_layer(512 * 7 * 7, 4096), nn::ReLU(), nn::Dropout(options.dropout),
+                         classifier_layer(4096, 4096), nn::ReLU(), nn::Dropout(options.dropout),
+                         classifier_layer(4096, options.classes)});
 }
 
 }  // namespace
