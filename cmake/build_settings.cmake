@@ -66,36 +66,48 @@ foreach(linker mold lld)
   endif()
 endforeach()
 
-# What a sanitizer build saves most with: of a list of sources those that match a pattern, which run a few times a step at
-# most, are compiled without optimisation and several at a time, so that their headers and templates are compiled once.
-# Names in unnamed namespaces must therefore differ among the files of one namespace. The others are compiled as ever.
-function(bonfire_compile_together sources_variable pattern)
-  set(together ${${sources_variable}})
-  list(FILTER together INCLUDE REGEX "${pattern}")
-  list(LENGTH together count)
+# Of a list of sources those that match a pattern are compiled with further options, but for those that have options of
+# their own. Where BONFIRE_COMPILE_TOGETHER is ON they are compiled several at a time, so that their headers and templates
+# are compiled once: a build from nothing takes less time, and one after a change more. Names in unnamed namespaces must
+# therefore differ among the files of one namespace.
+function(bonfire_compile_alike sources_variable name pattern)
+  set(options ${ARGN})
+  set(others "")
+  set(alike "")
+  foreach(source IN LISTS ${sources_variable})
+    get_property(own_options SOURCE ${source} PROPERTY COMPILE_OPTIONS)
+    get_property(own_definitions SOURCE ${source} PROPERTY COMPILE_DEFINITIONS)
+    if(source MATCHES "${pattern}" AND NOT own_options AND NOT own_definitions)
+      list(APPEND alike ${source})
+    else()
+      list(APPEND others ${source})
+    endif()
+  endforeach()
+  if(BONFIRE_COMPILE_TOGETHER AND alike)
+    bonfire_include_in_few_files(alike ${name})
+    list(APPEND options $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+  set_property(SOURCE ${alike} APPEND PROPERTY COMPILE_OPTIONS ${options})
+  set(${sources_variable} ${others} ${alike} PARENT_SCOPE)
+endfunction()
+
+# Replaces the sources of a list by files that include up to twelve of them each.
+function(bonfire_include_in_few_files sources_variable name)
   set(files "")
   set(text "")
-  foreach(number RANGE 1 ${count})
-    list(POP_FRONT together source)
+  set(included 0)
+  list(LENGTH ${sources_variable} count)
+  math(EXPR each "(${count} + (${count} + 11) / 12 - 1) / ((${count} + 11) / 12)") # as many in one file as in another
+  foreach(source IN LISTS ${sources_variable})
     string(APPEND text "#include \"${source}\"  // NOLINT(bugprone-suspicious-include)\n")
-    math(EXPR in_file "${number} % 8")
-    if(in_file EQUAL 0 OR number EQUAL count)
-      list(LENGTH files index)
-      set(file ${PROJECT_BINARY_DIR}/together/${index}.cpp)
+    math(EXPR included "${included} + 1")
+    math(EXPR in_file "${included} % ${each}")
+    if(in_file EQUAL 0 OR included EQUAL count)
+      set(file ${PROJECT_BINARY_DIR}/together/${name}_${included}.cpp)
       file(CONFIGURE OUTPUT ${file} CONTENT "${text}")
       list(APPEND files ${file})
       set(text "")
     endif()
   endforeach()
-  set_property(SOURCE ${files} PROPERTY COMPILE_OPTIONS -O0 $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
-  set_property(SOURCE ${files} PROPERTY SKIP_PRECOMPILE_HEADERS ON) # made for other flags
-  list(FILTER ${sources_variable} EXCLUDE REGEX "${pattern}")
-  set(${sources_variable} ${${sources_variable}} ${files} PARENT_SCOPE)
-endfunction()
-
-# Of a list of sources those that match a pattern run a few times a step at most: a release compiles them in two thirds
-# of the time.
-function(bonfire_compile_quickly sources pattern)
-  list(FILTER sources INCLUDE REGEX "${pattern}")
-  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+  set(${sources_variable} ${files} PARENT_SCOPE)
 endfunction()
