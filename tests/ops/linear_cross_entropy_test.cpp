@@ -8,7 +8,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/ops/op_case.h"
 
-namespace bonfire::op_test {
+namespace bonfire::op_test::linear_cross_entropy_test {
 namespace {
 
 struct Sizes {
@@ -101,4 +101,4 @@ TEST(LinearCrossEntropy, NamesATargetThatIsNoClass) {
 }
 
 }  // namespace
-}  // namespace bonfire::op_test
+}  // namespace bonfire::op_test::linear_cross_entropy_test

@@ -12,7 +12,7 @@
 #include "tests/parallel/two_ranks.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::balance_test {
 namespace {
 
 using Numbers = std::vector<int64_t>;
@@ -185,4 +185,4 @@ TEST(Balance, WithSharesThatChangeTheGradientIsThatOfOneRank) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::balance_test

@@ -8,7 +8,7 @@
 #include "bonfire/runtime/profile.h"
 #include "tests/parallel/two_ranks.h"
 
-namespace bonfire {
+namespace bonfire::communicators_test {
 namespace {
 
 nn::Linear layer(Device device) {
@@ -121,4 +121,4 @@ TEST(DataParallel, AnotherOptimizerBreaksNoStepThatWasCompiled) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::communicators_test

@@ -16,7 +16,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::data_parallel_test {
 namespace {
 
 constexpr int64_t kBatch = 16, kSteps = 50;
@@ -470,4 +470,4 @@ TEST(DataParallel, APlainProcessIsRankZeroOfOne) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::data_parallel_test

@@ -8,7 +8,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/parallel/two_ranks.h"
 
-namespace bonfire::testing {
+namespace bonfire::testing::gradient_layout_test {
 namespace {
 
 constexpr int64_t kChannels = 16, kBatch = 8;
@@ -132,4 +132,4 @@ TEST(DataParallel, ReducingReordersNothing) {
 }
 
 }  // namespace
-}  // namespace bonfire::testing
+}  // namespace bonfire::testing::gradient_layout_test

@@ -5,7 +5,7 @@
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/parallel/two_ranks.h"
 
-namespace bonfire {
+namespace bonfire::gradient_order_test {
 namespace {
 
 // Two heads on a trunk, registered in the order of use or the other way round.
@@ -140,4 +140,4 @@ TEST(DataParallel, RanksThatMakeGradientsInAnotherOrderFollowTheFirst) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::gradient_order_test

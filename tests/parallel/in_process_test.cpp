@@ -16,7 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace bonfire {
+namespace bonfire::in_process_test {
 namespace {
 
 constexpr int64_t kSteps = 10;
@@ -535,4 +535,4 @@ TEST(DataParallelWithAGpu, AllReducesTensorsOfAnyKind) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::in_process_test

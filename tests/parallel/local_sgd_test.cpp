@@ -12,7 +12,7 @@
 #include "bonfire/parallel/fleet.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire {
+namespace bonfire::local_sgd_test {
 namespace {
 
 constexpr int kRanks = 2;
@@ -152,4 +152,4 @@ TEST(LocalSgdCounting, AWarmUpOfTheRateIsNoDrop) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::local_sgd_test

@@ -10,7 +10,7 @@
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/parallel/fleet.h"
 
-namespace bonfire {
+namespace bonfire::sync_batch_norm_test {
 namespace {
 
 constexpr int64_t kBatch = 12, kSteps = 50;
@@ -124,4 +124,4 @@ TEST(DataParallel, SyncBatchNormTrainsAsOneRankWouldOnTheWholeBatch) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::sync_batch_norm_test

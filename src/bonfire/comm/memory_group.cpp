@@ -14,23 +14,23 @@ namespace {
 
 constexpr size_t kLine = 64;  // bytes; shares begin at multiples of it, so that no two ranks write to one line
 
-struct Range {
+struct ByteRange {
   size_t begin = 0, end = 0;  // bytes
   size_t bytes() const { return end - begin; }
 };
 
-Range share_of(size_t bytes, int rank, int size) {
+ByteRange byte_share(size_t bytes, int rank, int size) {
   auto ranks = static_cast<size_t>(size), index = static_cast<size_t>(rank);
   size_t lines = (bytes + kLine - 1) / kLine;
   return {std::min(bytes, lines * index / ranks * kLine), std::min(bytes, lines * (index + 1) / ranks * kLine)};
 }
 
-Range overlap(Range a, Range b) {
+ByteRange overlap(ByteRange a, ByteRange b) {
   size_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-Range part_of(size_t bytes, int rank) {
+ByteRange part_of(size_t bytes, int rank) {
   auto index = static_cast<size_t>(rank);
   return {bytes * index, bytes * (index + 1)};
 }
@@ -39,8 +39,8 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-std::byte* bytes_of(const Values& values) { return static_cast<std::byte*>(values.data); }
-const std::byte* bytes_of(const ConstValues& values) { return static_cast<const std::byte*>(values.data); }
+std::byte* data_of(const Values& values) { return static_cast<std::byte*>(values.data); }
+const std::byte* data_of(const ConstValues& values) { return static_cast<const std::byte*>(values.data); }
 
 template <class E>
 std::exception_ptr error_of(const std::string& text) {
@@ -168,7 +168,7 @@ void MemoryGroup::show(const Call& call, ConstValues mine, const Visit& visit) {
   for (size_t begin = 0; begin < total; begin += Board::kChunk, ++chunk_) {
     size_t bytes = std::min(Board::kChunk, total - begin);
     if (call.operation != Operation::broadcast || rank() == call.root)
-      copy_bytes(board_.stage(rank(), chunk_), bytes_of(mine) + begin, bytes);
+      copy_bytes(board_.stage(rank(), chunk_), data_of(mine) + begin, bytes);
     meet();
     for (int peer = 0; peer < size(); ++peer) pieces[static_cast<size_t>(peer)] = board_.stage(peer, chunk_);
     visit(pieces, begin, bytes);
@@ -188,7 +188,7 @@ void MemoryGroup::all_reduce(Values values, Reduce reduce) {
 }
 
 void MemoryGroup::reduce_in_place(Values values, Reduce reduce) {
-  Range share = share_of(values.bytes(), rank(), size());
+  ByteRange share = byte_share(values.bytes(), rank(), size());
   std::vector<void*> shares(static_cast<size_t>(size()));
   for (int peer = 0; peer < size(); ++peer)
     shares[static_cast<size_t>(peer)] =
@@ -202,11 +202,11 @@ void MemoryGroup::reduce_in_place(Values values, Reduce reduce) {
 // Rank r combines the r-th share of a chunk into its own stage, where everyone fetches it one barrier later.
 void MemoryGroup::reduce_staged(Values values, Reduce reduce) {
   size_t total = values.bytes();
-  std::byte* data = bytes_of(values);
+  std::byte* data = data_of(values);
   auto copy_out = [&](size_t begin, uint64_t chunk) {
     size_t bytes = std::min(Board::kChunk, total - begin);
     for (int peer = 0; peer < size(); ++peer) {
-      Range share = share_of(bytes, peer, size());
+      ByteRange share = byte_share(bytes, peer, size());
       copy_bytes(data + begin + share.begin, board_.stage(peer, chunk) + share.begin, share.bytes());
     }
   };
@@ -215,7 +215,7 @@ void MemoryGroup::reduce_staged(Values values, Reduce reduce) {
     size_t bytes = std::min(Board::kChunk, total - begin);
     copy_bytes(board_.stage(rank(), chunk_), data + begin, bytes);
     meet();
-    Range share = share_of(bytes, rank(), size());
+    ByteRange share = byte_share(bytes, rank(), size());
     for (int peer = 0; peer < size(); ++peer)
       shares[static_cast<size_t>(peer)] = board_.stage(peer, chunk_) + share.begin;
     void* result = board_.stage(rank(), chunk_) + share.begin;
@@ -232,7 +232,7 @@ void MemoryGroup::broadcast(Values values, int root) {
   guarded(Operation::broadcast, [&] {
     Call call{.operation = Operation::broadcast, .dtype = values.dtype, .root = root, .count = values.count};
     show(call, values, [&](Pieces pieces, size_t begin, size_t bytes) {
-      if (rank() != root) copy_bytes(bytes_of(values) + begin, pieces[static_cast<size_t>(root)], bytes);
+      if (rank() != root) copy_bytes(data_of(values) + begin, pieces[static_cast<size_t>(root)], bytes);
     });
   });
 }
@@ -243,7 +243,7 @@ void MemoryGroup::all_gather(ConstValues mine, Values all) {
     Call call{.operation = Operation::all_gather, .dtype = mine.dtype, .count = mine.count};
     show(call, mine, [&](Pieces pieces, size_t begin, size_t bytes) {
       for (size_t peer = 0; peer < pieces.size(); ++peer)
-        copy_bytes(bytes_of(all) + peer * mine.bytes() + begin, pieces[peer], bytes);
+        copy_bytes(data_of(all) + peer * mine.bytes() + begin, pieces[peer], bytes);
     });
   });
 }
@@ -253,12 +253,12 @@ void MemoryGroup::reduce_scatter(ConstValues all, Values mine, Reduce reduce) {
   check_reduction("reduce_scatter", mine.dtype, reduce);
   guarded(Operation::reduce_scatter, [&] {
     Call call{.operation = Operation::reduce_scatter, .dtype = mine.dtype, .reduce = reduce, .count = mine.count};
-    Range part = part_of(mine.bytes(), rank());
+    ByteRange part = part_of(mine.bytes(), rank());
     std::vector<const void*> sources(static_cast<size_t>(size()));
     show(call, all, [&](Pieces pieces, size_t begin, size_t bytes) {
-      Range here = overlap(part, {begin, begin + bytes});
+      ByteRange here = overlap(part, {begin, begin + bytes});
       for (size_t peer = 0; peer < pieces.size(); ++peer) sources[peer] = pieces[peer] + (here.begin - begin);
-      void* result = bytes_of(mine) + (here.begin - part.begin);
+      void* result = data_of(mine) + (here.begin - part.begin);
       if (here.bytes() > 0)
         reduce_values(sources, {&result, 1}, here.bytes() / size_of(mine.dtype), mine.dtype, {reduce, size()});
     });
@@ -270,11 +270,11 @@ void MemoryGroup::all_to_all(ConstValues to, Values from) {
   guarded(Operation::all_to_all, [&] {
     Call call{.operation = Operation::all_to_all, .dtype = to.dtype, .count = to.count};
     size_t part_bytes = to.bytes() / static_cast<size_t>(size());
-    Range part = part_of(part_bytes, rank());
+    ByteRange part = part_of(part_bytes, rank());
     show(call, to, [&](Pieces pieces, size_t begin, size_t bytes) {
-      Range here = overlap(part, {begin, begin + bytes});
+      ByteRange here = overlap(part, {begin, begin + bytes});
       for (size_t peer = 0; peer < pieces.size(); ++peer)
-        copy_bytes(bytes_of(from) + peer * part_bytes + (here.begin - part.begin), pieces[peer] + (here.begin - begin),
+        copy_bytes(data_of(from) + peer * part_bytes + (here.begin - part.begin), pieces[peer] + (here.begin - begin),
                    here.bytes());
     });
   });
@@ -318,7 +318,7 @@ void MemoryGroup::send(ConstValues values, int to) {
     Mailbox& box = board_.mailbox(rank(), to);
     uint64_t length = values.bytes();
     put_letter(box, reinterpret_cast<const std::byte*>(&length), sizeof length);
-    put_letter(box, bytes_of(values), values.bytes());
+    put_letter(box, data_of(values), values.bytes());
   });
 }
 
@@ -332,7 +332,7 @@ void MemoryGroup::receive(Values values, int from) {
     if (length != values.bytes())
       throw_error<CommError>("[receive] {} sent {} bytes, expected {} ({} {})", board_.name(from), length,
                              values.bytes(), values.count, name_of(values.dtype));
-    take_letter(box, bytes_of(values), values.bytes());
+    take_letter(box, data_of(values), values.bytes());
   });
 }
 

@@ -5,7 +5,7 @@
 #include "bonfire/optim/optimizers.h"
 #include "tests/support/cuda_device.h"
 
-namespace bonfire {
+namespace bonfire::device_test {
 namespace {
 
 class CudaDevice : public testing::Test {
@@ -122,4 +122,4 @@ TEST_F(CudaDevice, OutOfMemoryIsADeviceErrorThatSaysHowMuch) {
 }
 
 }  // namespace
-}  // namespace bonfire
+}  // namespace bonfire::device_test

@@ -7,7 +7,7 @@
 #include "bonfire/backend/cuda/nvrtc.h"
 #include "bonfire/base/error.h"
 
-namespace bonfire::cuda {
+namespace bonfire::cuda::expression_test {
 namespace {
 
 // Functions whose result is an integer for integers; the others give floats whatever they are asked.
@@ -90,4 +90,4 @@ TEST(Walk, RankZeroIsOneElement) {
 }
 
 }  // namespace
-}  // namespace bonfire::cuda
+}  // namespace bonfire::cuda::expression_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace bonfire::cuda {
+namespace bonfire::cuda::replay_test {
 namespace {
 
 using Waits = std::vector<std::vector<int>>;
@@ -40,4 +40,4 @@ TEST(Dependencies, EmptyValuesOrderNothing) {
 }
 
 }  // namespace
-}  // namespace bonfire::cuda
+}  // namespace bonfire::cuda::replay_test
