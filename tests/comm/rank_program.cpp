@@ -5,13 +5,18 @@
 //                   SGD)
 //   env NAME        prints NAME=value
 //   fleet BACKEND   joins the job as a rank of fleet, with a collective_timeout of the environment's SECONDS
-//   reduce TIMES    all-reduces of 1 MiB, each a step; whoever loses a peer by it leaves as a victim. leave NOW: the
-//   job print TEXT      on stdout; error TEXT on stderr; mumble TEXT on stdout, and nothing is flushed if RANK what
-//   follows up to the next `if` is for that rank only; if all: for all sleep SECONDS spawn           starts a process
-//   of its own, in a session of its own, that sleeps; prints "processes PID PID" deaf            does not hear SIGTERM,
-//   SIGINT and SIGUSR1 polite CODE     leaves with CODE on SIGTERM or SIGINT saver FILE      makes the file on SIGTERM
-//   or SIGINT and leaves once FILE       what follows is left out when the file is there already, which it is after
-//   this kill SIGNAL     itself exit CODE
+//   reduce TIMES    all-reduces of 1 MiB, each a step; whoever loses a peer by it leaves as a victim
+//   leave NOW       the job
+//   print TEXT      on stdout; error TEXT: on stderr; mumble TEXT: on stdout, and nothing is flushed
+//   if RANK         what follows up to the next `if` is for that rank only; if all: for all
+//   sleep SECONDS
+//   spawn           starts a process of its own, in a session of its own, that sleeps; prints "processes PID PID"
+//   deaf            does not hear SIGTERM, SIGINT and SIGUSR1
+//   polite CODE     leaves with CODE on SIGTERM or SIGINT
+//   saver FILE      makes the file on SIGTERM or SIGINT and leaves
+//   once FILE       what follows is left out when the file is there already, which it is after this
+//   kill SIGNAL     itself
+//   exit CODE
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,6 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -26,6 +32,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bonfire/base/error.h"
@@ -109,6 +116,12 @@ void spawn() {
   say(fmt::format("processes {} {}", ::getpid(), child));
 }
 
+// TSan keeps a signal that comes shortly before a sleep until that is over.
+void sleep_for(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
 void run(const std::vector<std::string>& words) {
   const char* rank = std::getenv("RANK");
   bool for_us = true;
@@ -128,7 +141,7 @@ void run(const std::vector<std::string>& words) {
     if (word == "print") say(value);
     if (word == "mumble") std::printf("%s\n", value.c_str());
     if (word == "error") say(value, stderr);
-    if (word == "sleep") ::usleep(static_cast<useconds_t>(std::stod(value) * 1e6));
+    if (word == "sleep") sleep_for(std::stod(value));
     if (word == "spawn") spawn();
     for (int number : {SIGTERM, SIGINT}) {
       if (word == "deaf") ::signal(number, SIG_IGN);
