@@ -81,6 +81,22 @@ auto train_step = [](const auto& model, auto& optimizer, const Tensor& image, co
   return loss;
 };
 
+// With twenty products of this width for each sample, none of which counts; 0: without.
+auto train_step_and_more = [](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label,
+                              int64_t width) {
+  Tensor loss = cross_entropy(model(image), label), extra = reshape(image, {image.size(0), 64});
+  if (width > 0) {
+    extra = matmul(extra, full({64, width}, 0.001, DType::f32, image.device()));
+    const Tensor square = full({width, width}, 0.001, DType::f32, image.device());
+    for (int i = 0; i < 20; ++i) extra = tanh(matmul(extra, square));
+  }
+  loss = loss + mean(extra) * 0.0;
+  loss.backward();
+  optimizer.step();
+  optimizer.clear_grad();
+  return loss;
+};
+
 struct Course {
   std::vector<double> losses;  // of the whole batch, each step
   Bytes values;                // parameters and buffers of the first device, at the end
@@ -233,17 +249,7 @@ TEST(InProcessDataParallel, DropoutGoesByThePlaceInTheBatch) {
 TEST(InProcessDataParallel, BalancedBySpeedASlowDeviceGetsLessAndTheCourseIsThatOfOneDevice) {
   constexpr int64_t kSamples = 16, kMost = 400;
   auto held_up = [](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
-    Tensor loss = cross_entropy(model(image), label), extra = reshape(image, {image.size(0), 64});
-    if (fleet::rank() == 1) {
-      extra = matmul(extra, full({64, 512}, 0.001, DType::f32, image.device()));
-      const Tensor square = full({512, 512}, 0.001, DType::f32, image.device());
-      for (int i = 0; i < 20; ++i) extra = tanh(matmul(extra, square));
-    }
-    loss = loss + mean(extra) * 0.0;
-    loss.backward();
-    optimizer.step();
-    optimizer.clear_grad();
-    return loss;
+    return train_step_and_more(model, optimizer, image, label, fleet::rank() == 1 ? 512 : 0);
   };
   const SmoothNet::Options net{.dropout = 0.3};
   manual_seed(5);
@@ -442,17 +448,9 @@ TEST(DataParallelWithAGpu, LocalSgdAveragesParameters) {
 // Much to compute for each sample, none of which counts.
 TEST(DataParallelWithAGpu, BalancedBySpeedItGetsMore) {
   if (!cuda_device()) GTEST_SKIP() << "no GPU";
-  constexpr int64_t kSamples = 16, kMost = 200, kWidth = 2048;
+  constexpr int64_t kSamples = 16, kMost = 200;
   auto heavy = [](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
-    Tensor loss = cross_entropy(model(image), label), extra = reshape(image, {image.size(0), 64});
-    extra = matmul(extra, full({64, kWidth}, 0.001, DType::f32, image.device()));
-    const Tensor square = full({kWidth, kWidth}, 0.001, DType::f32, image.device());
-    for (int i = 0; i < 20; ++i) extra = tanh(matmul(extra, square));
-    loss = loss + mean(extra) * 0.0;
-    loss.backward();
-    optimizer.step();
-    optimizer.clear_grad();
-    return loss;
+    return train_step_and_more(model, optimizer, image, label, 2048);
   };
   manual_seed(5);
   DataParallel parallel([&] { return SmoothNet({}); }, momentum, {cpu(0), *cuda_device()});

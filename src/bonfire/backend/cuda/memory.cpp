@@ -97,8 +97,10 @@ void CachingMemory::fill_zero(void* target, size_t bytes) {
 // The host's memory is pinned, so that copies run beside kernels.
 void* CachingMemory::allocate_staged(void* host, size_t bytes) {
   DeviceScope device(index_);
-  check(cudaHostRegister(host, bytes, cudaHostRegisterPortable), "cudaHostRegister");
   void* data = allocate(bytes);
+  const cudaError_t status = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
+  if (status != cudaSuccess) deallocate(data, bytes);
+  check(status, "cudaHostRegister");
   std::lock_guard lock(mutex_);
   staged_[static_cast<std::byte*>(data)] = {static_cast<std::byte*>(host), bytes};
   return data;
