@@ -81,12 +81,12 @@ std::vector<std::string> matches(const std::string& text, const std::string& pat
 
 TEST(Examples, MnistLearnsAndItsParametersComeBack) {
   ScratchFolder folder;
-  write_split(folder.path(), "train", 1600);
+  write_split(folder.path(), "train", 800);
   write_split(folder.path(), "t10k", 200);
   for (const char* flags :
        {"--optimizer sgd --lr 0.05", "--optimizer momentum --amp", "--optimizer adagrad", "--optimizer adam"}) {
     SCOPED_TRACE(flags);
-    Ended ended = run("mnist", fmt::format("--place cpu --data {} --output {} --epochs 1 --batch_size 8 {}",
+    Ended ended = run("mnist", fmt::format("--place cpu --data {} --output {} --epochs 1 --batch_size 4 {}",
                                            folder.path().string(), (folder / "mnist.safetensors").string(), flags));
     ASSERT_EQ(ended.status, 0) << ended.output;
     EXPECT_EQ(matches(ended.output, "(epoch: 0, batch: 200, loss is: [0-9.]+)\n").size(), 1U) << ended.output;
@@ -106,8 +106,8 @@ TEST(Examples, DataParallelOnTwoProcessesTrainsAsOnOne) {
     return found.empty() ? 0 : std::stod(found[0]);
   };
   std::string two =
-      std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/data_parallel 20";
-  double one = losses(run("data_parallel", "20"));
+      std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/data_parallel 8";
+  double one = losses(run("data_parallel", "8"));
   EXPECT_NEAR(losses(run_command(two)), one, 0.02 * one);
 }
 #endif
@@ -116,12 +116,12 @@ TEST(Examples, InProcessOnTwoDevicesTrainsAsOnOne) {
   auto loss = [](const std::string& arguments) {
     Ended ended = run("in_process", arguments);
     EXPECT_EQ(ended.status, 0) << ended.output;
-    std::vector<std::string> found = matches(ended.output, "step: 20, devices: [12], loss is: ([0-9.]+)\n");
+    std::vector<std::string> found = matches(ended.output, "step: 8, devices: [12], loss is: ([0-9.]+)\n");
     EXPECT_EQ(found.size(), 1U) << ended.output;
     return found.empty() ? 0 : std::stod(found[0]);
   };
-  double one = loss("20 cpu");
-  EXPECT_NEAR(loss("20"), one, 0.02 * one);
+  double one = loss("8 cpu");
+  EXPECT_NEAR(loss("8"), one, 0.02 * one);
   Ended twice = run("in_process", "1 cpu:0 cpu");
   EXPECT_EQ(twice.status, 1);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "cpu:0 is named twice", twice.output);

@@ -132,11 +132,11 @@ TEST(TrainerRanks, TrainAsOneDoesOnTheWholeBatchAndItsLastSamples) {
 // The second batch has 2 samples: of 3 ranks one has none. The evaluation sees what it has changed.
 TEST(TrainerRanks, SyncBatchNormCountsNoStandIns) {
   ScratchFolder folder;
-  Words settings{"model=resnet18_small",          "image_size=16", "limit=8", "drop_last=false",
+  Words settings{"model=resnet18_small",          "image_size=16", "limit=5", "drop_last=false",
                  "strategy.sync_batch_norm=true", "epochs=1",      "lr=0.001"};
-  Course whole = train_well(folder, {.settings = with(settings, {"batch_size=6"})});
+  Course whole = train_well(folder, {.settings = with(settings, {"batch_size=4"})});
   ASSERT_EQ(whole.steps.size(), 2U);
-  Course parts = train_well(folder, {.ranks = 3, .settings = with(settings, {"batch_size=2"})});
+  Course parts = train_well(folder, {.ranks = 2, .settings = with(settings, {"batch_size=2"})});
   ASSERT_EQ(parts.steps.size(), 2U);
   expect_same_losses(parts, whole, 1e-4);
   const double expected = whole.evaluations.at(0).loss;

@@ -74,12 +74,13 @@ std::vector<nlohmann::json> log_of(const fs::path& run) {
 TEST(Trainer, LearnsAndLeavesWeightsAConfigurationAndALog) {
   ScratchFolder folder;
   Witness::Seen seen;
-  RunEnds end =
-      run(small(folder, {"data=generated", "limit=3000", "model=mnist_cnn", "optimizer=momentum", "lr=0.02"}), seen);
+  RunEnds end = run(
+      small(folder, {"data=generated", "limit=3000", "model=mnist_cnn", "optimizer=momentum", "lr=0.02", "epochs=1"}),
+      seen);
   EXPECT_GT(end.best_top1, 0.8);
   EXPECT_EQ(seen.begin.steps_per_epoch, 93);
-  EXPECT_EQ(seen.evaluations.size(), 2U);
-  EXPECT_EQ(seen.steps.back().step, 186);
+  EXPECT_EQ(seen.evaluations.size(), 1U);
+  EXPECT_EQ(seen.steps.back().step, 93);
   EXPECT_LT(seen.steps.back().loss, seen.steps.front().loss / 2);
   EXPECT_TRUE(fs::exists(end.weights));
   EXPECT_EQ(damage_of(end.checkpoint), std::nullopt);
