@@ -34,6 +34,7 @@ constexpr const char* kStorePort = "BONFIRE_TEST_STORE_PORT";
 constexpr const char* kMpiFolder = "BONFIRE_TEST_MPI_FOLDER";
 constexpr const char* kReport = "BONFIRE_TEST_REPORT";      // descriptor of the pipe for how the rank ended
 constexpr const char* kCounters = "BONFIRE_TEST_COUNTERS";  // descriptor of the memory of the counters
+const std::string kEnded = "ended: ";                       // begins a rank's report
 
 std::string ending_of(const std::function<void()>& work) {
   try {
@@ -81,7 +82,8 @@ Counters& map_counters(int memory) {
     body(mine);
   });
   // What does not fit into the pipe at once is not worth more.
-  [[maybe_unused]] ssize_t written = ::write(number_in(kReport), ending.data(), std::min<size_t>(ending.size(), 4000));
+  std::string report = kEnded + ending.substr(0, 4000);
+  [[maybe_unused]] ssize_t written = ::write(number_in(kReport), report.data(), report.size());
   ::_exit(ending.empty() ? 0 : 1);
 }
 
@@ -157,6 +159,7 @@ pid_t start_rank(int rank, int port, int report, int counters) {
   ::setenv(kStorePort, std::to_string(port).c_str(), 1);
   ::setenv(kReport, std::to_string(report).c_str(), 1);
   ::setenv(kCounters, std::to_string(counters).c_str(), 1);
+  ::unsetenv("GTEST_TOTAL_SHARDS");  // the one test would be in another rank's share
   ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
   ::execl("/proc/self/exe", "test_comm", filter.c_str(), nullptr);
   ::_exit(127);
@@ -170,7 +173,8 @@ std::string ending_of(pid_t process, int report) {
   int status = 0;
   ::waitpid(process, &status, 0);
   if (WIFSIGNALED(status)) return "killed by signal " + std::to_string(WTERMSIG(status));
-  return text.empty() && WEXITSTATUS(status) != 0 ? "exit status " + std::to_string(WEXITSTATUS(status)) : text;
+  if (!text.starts_with(kEnded)) return "its test never ended; exit status " + std::to_string(WEXITSTATUS(status));
+  return text.substr(kEnded.size());
 }
 
 std::vector<std::string> run_processes(int size) {

@@ -89,14 +89,15 @@ TEST(Program, AnInterruptSavesAndSaysHowToGoOn) {
   }
 }
 
-// Steps of this model take long enough for a second signal to come before the first has been obeyed.
+// Steps of this model, with its many weights, take long enough for a second signal to come before the first is obeyed.
 TEST(Program, ASecondInterruptEndsItAtOnce) {
   ScratchFolder folder;
-  Program program(training(folder, {"epochs=1000", "model=resnet18_small", "batch_size=16"}), folder / "out");
-  EXPECT_TRUE(program.prints("step 1/20")) << program.output();
+  Program program(training(folder, {"epochs=1000", "model=resnet18_small", "image_size=16", "batch_size=4"}),
+                  folder / "out");
+  EXPECT_TRUE(program.prints("step 1/80")) << program.output();
   for (int i = 0; i < 20; ++i) {
     program.signal(SIGINT);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_EQ(program.wait(), 128 + SIGINT);
   EXPECT_EQ(newest_weights(folder), "no checkpoint");
