@@ -159,7 +159,7 @@ pid_t start_rank(int rank, int port, int report, int counters) {
   ::setenv(kStorePort, std::to_string(port).c_str(), 1);
   ::setenv(kReport, std::to_string(report).c_str(), 1);
   ::setenv(kCounters, std::to_string(counters).c_str(), 1);
-  ::unsetenv("GTEST_TOTAL_SHARDS");  // the one test would be in another rank's share
+  for (const char* of_shards : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) ::unsetenv(of_shards);  // there is one test
   ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
   ::execl("/proc/self/exe", "test_comm", filter.c_str(), nullptr);
   ::_exit(127);
