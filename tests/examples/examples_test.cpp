@@ -106,9 +106,9 @@ TEST(Examples, DataParallelOnTwoProcessesTrainsAsOnOne) {
     return found.empty() ? 0 : std::stod(found[0]);
   };
   std::string two =
-      std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/data_parallel 8";
-  double one = losses(run("data_parallel", "8"));
-  EXPECT_NEAR(losses(run_command(two)), one, 0.02 * one);
+      std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/data_parallel 20";
+  double one = losses(run("data_parallel", "20"));
+  EXPECT_NEAR(losses(run_command(two)), one, 0.002 * one);
 }
 #endif
 
@@ -116,12 +116,12 @@ TEST(Examples, InProcessOnTwoDevicesTrainsAsOnOne) {
   auto loss = [](const std::string& arguments) {
     Ended ended = run("in_process", arguments);
     EXPECT_EQ(ended.status, 0) << ended.output;
-    std::vector<std::string> found = matches(ended.output, "step: 8, devices: [12], loss is: ([0-9.]+)\n");
+    std::vector<std::string> found = matches(ended.output, "step: 20, devices: [12], loss is: ([0-9.]+)\n");
     EXPECT_EQ(found.size(), 1U) << ended.output;
     return found.empty() ? 0 : std::stod(found[0]);
   };
-  double one = loss("8 cpu");
-  EXPECT_NEAR(loss("8"), one, 0.02 * one);
+  double one = loss("20 cpu");
+  EXPECT_NEAR(loss("20"), one, 0.002 * one);
   Ended twice = run("in_process", "1 cpu:0 cpu");
   EXPECT_EQ(twice.status, 1);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "cpu:0 is named twice", twice.output);

@@ -129,7 +129,7 @@ TEST(TrainerRanks, TrainAsOneDoesOnTheWholeBatchAndItsLastSamples) {
   }
 }
 
-// The second batch has 2 samples: of 3 ranks one has none. The evaluation sees what it has changed.
+// The second batch has one sample: of 2 ranks one has none. The evaluation sees what it has changed.
 TEST(TrainerRanks, SyncBatchNormCountsNoStandIns) {
   ScratchFolder folder;
   Words settings{"model=resnet18_small",          "image_size=16", "limit=5", "drop_last=false",
