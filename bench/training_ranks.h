@@ -11,9 +11,13 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <iostream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -196,19 +200,30 @@ struct StepSettings {
   int rounds = 5;
 };
 
-// Medians of each question, asked in turns, four times a round: what a machine does besides may change within seconds.
-inline std::map<std::string, double> in_turns(const std::vector<std::string>& questions, int rounds,
-                                              const std::function<double(const std::string&)>& ask) {
-  std::map<std::string, std::vector<double>> times;
-  for (int round = -1; round < 4 * rounds; ++round)  // the first one warms up
-    for (const std::string& question : questions) {
-      double taken = ask(question);
-      if (round >= 0) times[question].push_back(taken);
-    }
-  std::map<std::string, double> medians;
-  for (const auto& [question, all] : times) medians[question] = median(all);
-  return medians;
-}
+// Answers to questions that are asked in turns, four times a round: what a machine does besides changes within seconds,
+// so answers of one turn are compared with each other.
+class Turns {
+ public:
+  Turns(const std::vector<std::string>& questions, int rounds, const std::function<double(const std::string&)>& ask) {
+    for (int turn = -1; turn < 4 * rounds; ++turn)  // the first one warms up
+      for (const std::string& question : questions) {
+        double answer = ask(question);
+        if (turn >= 0) answers_[question].push_back(answer);
+      }
+  }
+  double operator[](const std::string& question) { return median(answers_[question]); }
+  double ratio(const std::string& a, const std::string& b) { return median(compared(a, b, std::divides<>())); }
+  double difference(const std::string& a, const std::string& b) { return median(compared(a, b, std::minus<>())); }
+
+ private:
+  template <class Compare>
+  std::vector<double> compared(const std::string& a, const std::string& b, Compare compare) {
+    std::vector<double> results;
+    std::transform(answers_[a].begin(), answers_[a].end(), answers_[b].begin(), std::back_inserter(results), compare);
+    return results;
+  }
+  std::map<std::string, std::vector<double>> answers_;
+};
 
 inline void measure_one_host(const StepSettings& settings, nlohmann::json& rows) {
   TrainingTeam ours(settings.self, "shm", nullptr);
@@ -219,10 +234,9 @@ inline void measure_one_host(const StepSettings& settings, nlohmann::json& rows)
                                     " " BONFIRE_SOURCE_DIR "/bench/peers/training_ranks.py 2 2>/dev/null");
     questions.emplace_back("ddp");
   }
-  auto times = in_turns(questions, settings.rounds, [&](const std::string& question) {
-    return question == "ddp" ? peer->ask("1") : ours.ask(question, 1);
-  });
-  const double share = times["alone"] / times["together"], faster = times["ddp"] / times["together"];
+  Turns times(questions, settings.rounds,
+              [&](const std::string& question) { return question == "ddp" ? peer->ask("1") : ours.ask(question, 1); });
+  const double share = times.ratio("alone", "together"), faster = peer ? times.ratio("ddp", "together") : 0;
   std::printf(
       "small ResNet-18 f32, 2 ranks x 1 thread x batch 64: %.1f ms a step, without communication %.1f ms: "
       "%.3f x (goal 0.97)\n",
@@ -243,17 +257,18 @@ inline void measure_two_hosts(const StepSettings& settings, nlohmann::json& rows
     return;
   }
   TrainingTeam ours(settings.self, "gloo", &link);
-  auto times = in_turns({"alone", "together", "forward", "reduce"}, settings.rounds,
-                        [&](const std::string& question) { return ours.ask(question, 1); });
-  const double backward = times["alone"] - times["forward"];
-  const double hidden = 1 - (times["together"] - times["alone"]) / std::min(times["reduce"], backward);
+  Turns times({"alone", "together", "forward", "reduce"}, settings.rounds,
+              [&](const std::string& question) { return ours.ask(question, 1); });
+  const double backward = times.difference("alone", "forward"), extra = times.difference("together", "alone");
+  const double hidden = 1 - extra / std::min(times["reduce"], backward);
   std::printf(
-      "overlap over a 1 Gbit/s link, 2 hosts: %.1f ms a step, without communication %.1f (backward %.1f), "
+      "overlap over a 1 Gbit/s link, 2 hosts: %.1f ms a step, without communication %.1f less (backward %.1f), "
       "communication alone %.1f: %.2f hidden (goal 0.8)\n",
-      times["together"], times["alone"], backward, times["reduce"], hidden);
+      times["together"], extra, backward, times["reduce"], hidden);
   rows.push_back({{"case", "overlap over a 1 Gbit/s link"},
                   {"step_ms", times["together"]},
                   {"alone_ms", times["alone"]},
+                  {"extra_ms", extra},
                   {"backward_ms", backward},
                   {"reduce_ms", times["reduce"]},
                   {"hidden", hidden}});

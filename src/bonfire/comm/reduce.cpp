@@ -113,17 +113,20 @@ struct SumRow {
   void put(size_t i, Sum sum) const { at[i] = sum; }
 };
 
-// to[i] = a[i] and b[i] combined. `to` may be `a` or `b`: element i depends on elements i alone.
+// to[i] = a[i] and b[i] combined. `to` may be `a` or `b`: a line is read before it is written, which also lets the
+// compiler make vectors of it.
 template <class Combine, class A, class B, class To, class Finish>
 void combine_rows(A a, B b, To to, size_t count, Finish finish) {
   // A sum asks for more memory at a time than the processor fetches ahead by itself, across the end of a page too.
   constexpr size_t kLine = 64 / sizeof(*a.at), kAhead = 16 * kLine;
+  using Sum = std::remove_cvref_t<decltype(a[0])>;
   size_t begin = 0;
   for (; begin + kLine <= count; begin += kLine) {
     __builtin_prefetch(a.at + begin + kAhead);
     __builtin_prefetch(b.at + begin + kAhead);
-#pragma GCC ivdep
-    for (size_t i = begin; i < begin + kLine; ++i) to.put(i, finish(Combine::combine(a[i], b[i])));
+    Sum line[kLine];
+    for (size_t i = 0; i < kLine; ++i) line[i] = finish(Combine::combine(a[begin + i], b[begin + i]));
+    for (size_t i = 0; i < kLine; ++i) to.put(begin + i, line[i]);
   }
   for (size_t i = begin; i < count; ++i) to.put(i, finish(Combine::combine(a[i], b[i])));
 }
