@@ -210,9 +210,11 @@ std::vector<Variant> variants_of(const Settings& settings, const Case& one, cons
 Variant fastest_variant(const Settings& settings, const std::string& threads, const Case& one,
                         const std::string& dtype) {
   static std::map<std::string, double> speeds;  // by command
+  const std::vector<Variant> variants = variants_of(settings, one, dtype);
+  if (variants.size() == 1) return variants[0];
   Variant best;
   double most = 0;
-  for (const Variant& variant : variants_of(settings, one, dtype)) {
+  for (const Variant& variant : variants) {
     std::string command = peer_command(settings, threads, one.name, variant);
     auto [known, fresh] = speeds.emplace(command, 0);
     double& speed = known->second;

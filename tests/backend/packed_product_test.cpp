@@ -36,10 +36,10 @@ struct AlignedBytes {
 
 // A [m, k] as it is, B [k, n] from a transposed matrix; twice, so that the second time adds.
 template <class T>
-void expect_right(int64_t m, int64_t n, int64_t k) {
+void expect_right(int64_t m, int64_t n, int64_t k, F32 f32 = F32::split) {
   using Acc = Compute<T>;
   const auto a = random_matrix<T>(m * k, 1), b = random_matrix<T>(n * k, 2);
-  const PackedProduct<T> product(n, k);
+  const PackedProduct<T> product(n, k, f32);
   const AlignedBytes packed_a(product.a_bytes(m)), packed_b(product.b_bytes());
   product.pack_a(a.data(), Axis{{m, k}}, Axis{{k, 1}}, packed_a.memory.get());
   product.pack_b(b.data(), Axis{{n, k}}, Axis{{k, 1}}, packed_b.memory.get());
@@ -63,6 +63,7 @@ void expect_right(int64_t m, int64_t n, int64_t k) {
 TEST_P(PackedProductTest, IsRightForOddSizesAndSeveralSlices) {
   for (auto [m, n, k] : {std::array<int64_t, 3>{1, 5, 3}, {17, 33, 77}, {64, 96, 32}, {70, 20, 100}, {18, 35, 1100}}) {
     expect_right<float>(m, n, k);
+    expect_right<float>(m, n, k, F32::whole);
     expect_right<bfloat16>(m, n, k);
     expect_right<double>(m, n, k);
   }

@@ -1,5 +1,5 @@
-// Every candidate of the convolutions and matrix products, forced in turn, holds the rows of the op table: in f32
-// outputs and gradients are those of f64, and in bf16 those of f32.
+// Every candidate of the convolutions, matrix products and recurrences, forced in turn, holds the rows of the op table:
+// in f32 outputs and gradients are those of f64, and in bf16 those of f32.
 
 #include <gtest/gtest.h>
 
@@ -91,6 +91,8 @@ TEST(ForcedKernels, OfConvolutionHoldTheTable) {
 TEST(ForcedKernels, OfMatmulHoldTheTable) {
   check_family({{"matmul", "linear", "matmul_bias_act"}, {"matmul", "matmul_bias_act"}});
 }
+
+TEST(ForcedKernels, OfLstmHoldTheTable) { check_family({{"lstm"}, {"lstm_layer", "lstm_layer_gradient"}}); }
 
 // The candidates that the plans compiled by `body` chose for nodes of this op.
 std::set<std::string> chosen_for(const std::string& op, const std::function<void()>& body) {

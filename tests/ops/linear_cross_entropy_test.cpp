@@ -81,7 +81,7 @@ TEST(LinearCrossEntropy, IsTheLossOfALinearLayerWithItsGradients) {
 }
 
 TEST(LinearCrossEntropy, AddsUpWhatChunksOfRowsGive) {
-  for (const char* way : {"large_chunks", "small_chunks"}) {
+  for (const char* way : {"large_chunks", "small_chunks", "large_chunks_whole"}) {  // the last where f32 is split
     SCOPED_TRACE(way);
     ForcedKernel forced(way);
     check({.reduction = Reduction::sum}, kSeveralChunks, DType::f32, 2e-3);

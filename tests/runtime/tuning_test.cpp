@@ -139,6 +139,26 @@ TEST_F(Tuning, ThreadsLookTimesUpWhileAnotherMeasures) {
   EXPECT_TRUE(seen("\"patient\":"));
 }
 
+// Rows of equal operands have products that no training has (a softmax of them is made of denormal numbers).
+TEST_F(Tuning, CandidatesAreTimedOnOperandsThatDiffer) {
+  setenv("BONFIRE_TUNE", "full", 1);
+  auto feed = [&] { return GraphValue{graph_.add_input(LeafKind::feed, {{64}, DType::f32, {}}), 0}; };
+  const GraphNode* node = graph_.add(choice_op, {feed(), feed()});
+  int equal = -1, zeros = 0;
+  auto look = [&](const bonfire::Run& run) {
+    equal = zeros = 0;
+    for (int64_t i = 0; i < 64; ++i) {
+      equal += run.input<float>(0)[i] == run.input<float>(1)[i] ? 1 : 0;
+      zeros += run.input<float>(0)[i] == 0 ? 1 : 0;
+    }
+  };
+  const Layout arriving[] = {{}, {}};
+  candidate_times(*node, {make_candidate({*node, arriving}, "looks", look)});
+  EXPECT_GE(equal, 0) << "it was not run";
+  EXPECT_LT(equal, 4);
+  EXPECT_LT(zeros, 4);
+}
+
 TEST_F(Tuning, TheRecordOfAnotherBuildIsMeasuredAnew) {
   pick("full");
   save_tuning();

@@ -12,8 +12,10 @@ namespace bonfire::runtime {
 
 namespace {
 
-// Floating numbers between -1 and 1, or zeros for other types.
-void fill_random(const TensorSpec& spec, void* to, size_t bytes) {
+// Floating numbers between -1 and 1, others for each stream, or zeros for other types. Equal operands would not do:
+// rows of them have products so large that a softmax of those is made of denormal numbers, which take a hundred times
+// as long.
+void fill_random(const TensorSpec& spec, uint64_t stream, void* to, size_t bytes) {
   DeviceMemory& memory = memory_of(spec.device);
   if (!is_floating(spec.dtype)) return memory.fill_zero(to, bytes);
   constexpr size_t kPeriod = 16 * 1021;  // elements: long enough to look random, and soon made
@@ -21,7 +23,7 @@ void fill_random(const TensorSpec& spec, void* to, size_t bytes) {
   dispatch(spec.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* values = reinterpret_cast<T*>(host.data());
-    for (size_t i = 0; i < host.size() / sizeof(T); ++i) values[i] = static_cast<T>(2 * uniform_at(7, 7, i) - 1);
+    for (size_t i = 0; i < host.size() / sizeof(T); ++i) values[i] = static_cast<T>(2 * uniform_at(7, stream, i) - 1);
   });
   for (size_t done = 0; done < bytes; done += host.size())
     memory.copy_from_host(static_cast<std::byte*>(to) + done, host.data(), std::min(host.size(), bytes - done));
@@ -55,7 +57,7 @@ class Operands {
       bytes = std::max(bytes, bytes_of(spec.shape, spec.dtype, layout_of(candidate)));
     storages_.push_back(std::make_shared<Storage>(spec.device, bytes));
     list.push_back(storages_.back()->data());
-    fill_random(spec, list.back(), bytes);
+    fill_random(spec, storages_.size(), list.back(), bytes);
   }
 
   std::vector<std::shared_ptr<Storage>> storages_;

@@ -114,8 +114,9 @@ class LogitsInBlocks {
  public:
   using Acc = Compute<T>;
 
-  LogitsInBlocks(const LinearLoss<T>& loss, int64_t most_logits)
+  LogitsInBlocks(const LinearLoss<T>& loss, int64_t most_logits, F32 f32 = F32::split)
       : loss_(loss),
+        f32_(f32),
         block_rows_(std::clamp<int64_t>(loss.rows, 1, kRows)),
         block_classes_(std::min(kClasses, loss.classes)),
         class_blocks_((loss.classes + block_classes_ - 1) / block_classes_),
@@ -146,9 +147,9 @@ class LogitsInBlocks {
   static constexpr int64_t kPartBytes = int64_t{16} << 20, kMostParts = 16;
 
   // x [rows, K] · weightᵀ [K, classes], gradient [rows, classes] · weight, gradientᵀ [classes, rows] · x [rows, K]
-  PackedProduct<T> logits_of(int64_t classes) const { return {classes, loss_.depth}; }
-  PackedProduct<T> dx_of(int64_t classes) const { return {loss_.depth, classes}; }
-  PackedProduct<T> dweight_of(int64_t rows) const { return {loss_.depth, rows}; }
+  PackedProduct<T> logits_of(int64_t classes) const { return {classes, loss_.depth, f32_}; }
+  PackedProduct<T> dx_of(int64_t classes) const { return {loss_.depth, classes, f32_}; }
+  PackedProduct<T> dweight_of(int64_t rows) const { return {loss_.depth, rows, f32_}; }
 
   int64_t row_blocks(int64_t rows) const { return (rows + block_rows_ - 1) / block_rows_; }
   int64_t classes_of(int64_t block) const { return std::min(block_classes_, loss_.classes - block * block_classes_); }
@@ -392,6 +393,7 @@ class LogitsInBlocks {
   }
 
   LinearLoss<T> loss_;
+  F32 f32_;
   int64_t block_rows_, block_classes_, class_blocks_;
   int64_t chunk_ = 0, parts_ = 0;
   int64_t slots_;
@@ -412,6 +414,8 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
     const LogitsInBlocks<T> large(loss, kLargeChunk), small(loss, kSmallChunk);
     offer("large_chunks", large);
     if (small.chunk() < large.chunk()) offer("small_chunks", small);
+    if (std::is_same_v<T, float> && split_kernel() != nullptr)
+      offer("large_chunks_whole", LogitsInBlocks<T>(loss, kLargeChunk, F32::whole));
     return list;
   });
 }

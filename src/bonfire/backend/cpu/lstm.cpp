@@ -70,10 +70,10 @@ struct Forward {
   PackedProduct<T> product;  // h [rows, H] · w_hhᵀ [H, 4H]
   PartMemory<T> part_memory;
 
-  explicit Forward(const LstmSizes& sizes)
+  Forward(const LstmSizes& sizes, F32 f32)
       : size(sizes),
         parts(sizes, cpu_threads()),
-        product(4 * size.hidden, size.hidden),
+        product(4 * size.hidden, size.hidden, f32),
         part_memory(product, parts.most_rows(), size.hidden) {}
 
   // The packed weight, then what each part needs.
@@ -132,19 +132,27 @@ struct Forward {
   }
 };
 
-// A candidate for a layer in one direction, with an output that may be written over an input.
-template <class Layer>
-std::vector<Candidate> layer_candidate(const KernelRequest& request, const Layer& layer, int output, int input) {
-  auto candidates = one_candidate(request, layer);
-  candidates[0].workspace_bytes = layer.workspace_bytes();
-  candidates[0].in_place = {{output, input}};
-  return candidates;
+// Candidates for a layer in one direction, with an output that may be written over an input. make(f32): the layer.
+template <class T, class Make>
+std::vector<Candidate> layer_candidates(const KernelRequest& request, const Make& make, int output, int input) {
+  std::vector<Candidate> list;
+  auto offer = [&](const char* name, F32 f32) {
+    const auto layer = make(f32);
+    list.push_back(make_candidate(request, name, layer));
+    list.back().workspace_bytes = layer.workspace_bytes();
+    list.back().in_place = {{output, input}};
+  };
+  if (std::is_same_v<T, float> && split_kernel() != nullptr) offer("split", F32::split);
+  offer("plain", F32::whole);
+  return list;
 }
 
 std::vector<Candidate> forward_candidates(const KernelRequest& request) {
   const TensorSpec& projected = request.node.inputs[0].spec();
   return for_floating(projected.dtype, [&](auto tag) {
-    return layer_candidate(request, Forward<typename decltype(tag)::type>(LstmSizes(projected.shape)), 3, 0);
+    using T = typename decltype(tag)::type;
+    return layer_candidates<T>(
+        request, [&](F32 f32) { return Forward<T>(LstmSizes(projected.shape), f32); }, 3, 0);
   });
 }
 
@@ -159,13 +167,13 @@ struct Backward {
   PackedProduct<T> product;  // dgates [rows, 4H] · w_hh [4H, H]
   PartMemory<T> part_memory;
 
-  Backward(const LstmSizes& sizes, const Attributes& attributes)
+  Backward(const LstmSizes& sizes, const Attributes& attributes, F32 f32)
       : size(sizes),
         has_dy(attributes.flag("has_dy")),
         has_dh(attributes.flag("has_dh")),
         has_dc(attributes.flag("has_dc")),
         parts(sizes, cpu_threads()),
-        product(size.hidden, 4 * size.hidden),
+        product(size.hidden, 4 * size.hidden, f32),
         part_memory(product, parts.most_rows(), size.hidden) {}
 
   // The packed weight, then what each part needs.
@@ -241,7 +249,8 @@ std::vector<Candidate> backward_candidates(const KernelRequest& request) {
   const TensorSpec& gates = request.node.inputs[2].spec();
   return for_floating(gates.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return layer_candidate(request, Backward<T>(LstmSizes(gates.shape), request.node.attributes), 0, 2);
+    auto make = [&](F32 f32) { return Backward<T>(LstmSizes(gates.shape), request.node.attributes, f32); };
+    return layer_candidates<T>(request, make, 0, 2);
   });
 }
 

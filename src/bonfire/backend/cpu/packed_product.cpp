@@ -34,11 +34,11 @@ void pack(const TileKernel<Acc, Packed>& kernel, PanelLayout layout, const Eleme
 }
 
 template <class Element>
-const TileKernel<float, uint16_t>* narrow_kernel() {
+const TileKernel<float, uint16_t>* narrow_kernel(F32 f32) {
   if constexpr (std::is_same_v<Element, bfloat16>)
     return bf16_kernel();
   else if constexpr (std::is_same_v<Element, float>)
-    return split_kernel();
+    return f32 == F32::split ? split_kernel() : nullptr;
   else
     return nullptr;
 }
@@ -46,8 +46,8 @@ const TileKernel<float, uint16_t>* narrow_kernel() {
 }  // namespace
 
 template <class Element>
-PackedProduct<Element>::PackedProduct(int64_t n, int64_t k)
-    : n_(n), k_(k), wide_(&gemm_kernel<Acc>()), narrow_(narrow_kernel<Element>()) {}
+PackedProduct<Element>::PackedProduct(int64_t n, int64_t k, F32 f32)
+    : n_(n), k_(k), wide_(&gemm_kernel<Acc>()), narrow_(narrow_kernel<Element>(f32)) {}
 
 template <class Element>
 template <class Body>

@@ -7,8 +7,9 @@
 //   product.pack_a(x, Axis{{m, k}}, Axis{{k, 1}}, a);                  // a: a_bytes(m) bytes
 //   product.multiply(m, a, b, c, product.stride());
 //
-// Element is the type of the operands, sums are Compute<Element>. Instructions for bf16 are used as in gemm.h. The
-// order of additions follows from k alone. Memory for packed operands begins at multiples of 64 bytes.
+// Element is the type of the operands, sums are Compute<Element>. Instructions for bf16 are used as in gemm.h; whether
+// f32 made of parts of bf16 is faster than f32 itself depends on the processor and on what runs beside, so callers may
+// offer both. The order of additions follows from k alone. Memory for packed operands begins at multiples of 64 bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,12 +19,14 @@
 
 namespace bonfire::cpu {
 
+enum class F32 { split, whole };  // as parts of bf16 where there are instructions for it, or as it is
+
 template <class Element>
 class PackedProduct {
  public:
   using Acc = Compute<Element>;
 
-  PackedProduct(int64_t n, int64_t k);
+  PackedProduct(int64_t n, int64_t k, F32 f32 = F32::split);
 
   size_t a_bytes(int64_t m) const;
   size_t b_bytes() const;
