@@ -11,12 +11,10 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -198,31 +196,6 @@ class TrainingTeam {
 struct StepSettings {
   std::string self, peer;
   int rounds = 5;
-};
-
-// Answers to questions that are asked in turns, four times a round: what a machine does besides changes within seconds,
-// so answers of one turn are compared with each other.
-class Turns {
- public:
-  Turns(const std::vector<std::string>& questions, int rounds, const std::function<double(const std::string&)>& ask) {
-    for (int turn = -1; turn < 4 * rounds; ++turn)  // the first one warms up
-      for (const std::string& question : questions) {
-        double answer = ask(question);
-        if (turn >= 0) answers_[question].push_back(answer);
-      }
-  }
-  double operator[](const std::string& question) { return median(answers_[question]); }
-  double ratio(const std::string& a, const std::string& b) { return median(compared(a, b, std::divides<>())); }
-  double difference(const std::string& a, const std::string& b) { return median(compared(a, b, std::minus<>())); }
-
- private:
-  template <class Compare>
-  std::vector<double> compared(const std::string& a, const std::string& b, Compare compare) {
-    std::vector<double> results;
-    std::transform(answers_[a].begin(), answers_[a].end(), answers_[b].begin(), std::back_inserter(results), compare);
-    return results;
-  }
-  std::map<std::string, std::vector<double>> answers_;
 };
 
 inline void measure_one_host(const StepSettings& settings, nlohmann::json& rows) {
