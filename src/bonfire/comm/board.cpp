@@ -95,6 +95,7 @@ void Board::abort(const std::string& reason) {
   header_->abort_state.store(kAborted, std::memory_order_release);
 }
 
+bool Board::aborting() const { return header_->abort_state.load(std::memory_order_acquire) != kAlive; }
 bool Board::aborted() const { return header_->abort_state.load(std::memory_order_acquire) == kAborted; }
 
 std::string Board::abort_reason() const { return header_->abort_reason; }

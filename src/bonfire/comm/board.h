@@ -95,7 +95,8 @@ class Board {
 
   // The first reason stays. Any thread.
   void abort(const std::string& reason);
-  bool aborted() const;
+  bool aborting() const;  // or aborted
+  bool aborted() const;   // the reason can be read
   std::string abort_reason() const;
 
  private:

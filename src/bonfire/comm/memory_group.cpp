@@ -106,6 +106,9 @@ std::exception_ptr MemoryGroup::trouble() {
     bool awaited = partner_ < 0 || partner_ == peer;
     const char* how = left ? "has left the group" : "is gone: its process has ended";
     if (left ? !awaited : !neighbours_->gone(members_[static_cast<size_t>(peer)])) continue;
+    // It may have left because the group was aborted since the look above, and that says more.
+    if (left && board_.aborted()) return error_of<CommError>(fmt::format("[{}] {}", where, board_.abort_reason()));
+    if (left && board_.aborting()) continue;
     return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {}", where, board_.name(peer), how,
                                            board_.last_of(peer, number_)));
   }
