@@ -1,8 +1,9 @@
 // Training steps on the CPU beside PyTorch's: both in turn, several rounds, medians.
 //
-//   bench_cpu [--peer-python PYTHON] [--json FILE] [--case TEXT] [--dtype f32|bf16] [--threads 1,2] [--rounds N]
-//             [--seconds S] [--variants nchw,channels-last,nchw-compiled,channels-last-compiled]
+//   bench_cpu [--peer-python PYTHON] [--json FILE] [--case TEXT,TEXT] [--batch N] [--dtype f32|bf16] [--threads 1,2]
+//             [--rounds N] [--seconds S] [--variants nchw,channels-last,nchw-compiled,channels-last-compiled]
 //
+// A case is taken if its name holds one of the texts; --batch replaces the batch of each.
 // PyTorch's best variant counts, and for bf16 its best of either dtype. Each side runs in processes of its own, pinned
 // to as many cores as it may use threads, that sleep while the other has its turn. GFLOP/s are of the useful work (the
 // direct algorithm's); the peak is what the better of the two reaches in a product of 2048 x 2048 matrices. Memory is
@@ -93,51 +94,52 @@ Work matmul_work(DType dtype) {
 
 struct Case {
   std::string name, title;
+  int64_t batch;
   double gigaflop;  // of one sample's training: forward, and twice that backward
   bool images;      // channels-last makes a difference
-  Work (*make)();
+  Work (*make)(int64_t batch);
 };
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> list = {
-      {"resnet18_small", "small ResNet-18 28x28 batch 64", 2.73, true,
-       [] {
-         return with_momentum(models::resnet18_small({.classes = 10, .in_channels = 1}), {64, 1, 28, 28}, 10);
+      {"resnet18_small", "small ResNet-18 28x28", 64, 2.73, true,
+       [](int64_t batch) {
+         return with_momentum(models::resnet18_small({.classes = 10, .in_channels = 1}), {batch, 1, 28, 28}, 10);
        }},
-      {"mnist_cnn", "MNIST CNN batch 64", 0.005, true,
-       [] {
-         return with_momentum(models::mnist_cnn(), {64, 1, 28, 28}, 10);
+      {"mnist_cnn", "MNIST CNN", 64, 0.005, true,
+       [](int64_t batch) {
+         return with_momentum(models::mnist_cnn(), {batch, 1, 28, 28}, 10);
        }},
-      {"bert_mini", "BERT-mini seq 128 batch 16", 8.4, false,
-       [] {
-         return with_adam(models::bert_mini(), {16, 128}, 30522, 16 * 128, 30522);
+      {"bert_mini", "BERT-mini seq 128", 16, 8.4, false,
+       [](int64_t batch) {
+         return with_adam(models::bert_mini(), {batch, 128}, 30522, batch * 128, 30522);
        }},
-      {"resnet50", "ResNet-50 224x224 batch 16", 24.6, true,
-       [] {
-         return with_momentum(models::resnet50(), {16, 3, 224, 224}, 1000);
+      {"resnet50", "ResNet-50 224x224", 16, 24.6, true,
+       [](int64_t batch) {
+         return with_momentum(models::resnet50(), {batch, 3, 224, 224}, 1000);
        }},
-      {"lstm", "LSTM 2x256 seq 100 batch 64", 0.63, false,
-       [] {
+      {"lstm", "LSTM 2x256 seq 100", 64, 0.63, false,
+       [](int64_t batch) {
          auto model = models::lstm_classifier({.vocabulary = 10000, .embedding = 256, .hidden = 256});
-         return with_adam(model, {64, 100}, 10000, 64, 5);
+         return with_adam(model, {batch, 100}, 10000, batch, 5);
        }},
   };
   return list;
 }
 
-Work make_work(const std::string& name, const std::string& dtype) {
+Work make_work(const std::string& name, const std::string& dtype, int64_t batch) {
   manual_seed(1);
   passes::current_options().use_amp = dtype == "bf16";
   if (name == "matmul") return matmul_work(dtype == "bf16" ? DType::bf16 : DType::f32);
   for (const Case& one : cases())
-    if (one.name == name) return one.make();
+    if (one.name == name) return one.make(batch);
   throw_error<ConfigError>("[bench_cpu] there is no case {}", name);
 }
 
 // Ours, in a process of its own: answers each line (seconds to measure for) with the amount of work done in a second,
 // and `tuning` with the seconds that choosing kernels took.
-int serve(const std::string& name, const std::string& dtype) {
-  Work work = make_work(name, dtype);
+int serve(const std::string& name, const std::string& dtype, int64_t batch) {
+  Work work = make_work(name, dtype, batch);
   auto steps = [&](int count) {
     for (int i = 0; i < count; ++i) work.step();
     synchronize();
@@ -159,8 +161,8 @@ int serve(const std::string& name, const std::string& dtype) {
   return 0;
 }
 
-int report_memory(const std::string& name, const std::string& dtype) {
-  Work work = make_work(name, dtype);
+int report_memory(const std::string& name, const std::string& dtype, int64_t batch) {
+  Work work = make_work(name, dtype, batch);
   int64_t before = bench::peak_kilobytes();
   for (int i = 0; i < 5; ++i) work.step();
   synchronize();
@@ -169,28 +171,30 @@ int report_memory(const std::string& name, const std::string& dtype) {
 }
 
 struct Settings {
-  std::string self, peer, json, only, dtype;
+  std::string self, peer, json, dtype;
+  std::vector<std::string> only;
   std::vector<std::string> threads = {"1", "2"};
   std::vector<std::string> variants = {"nchw", "channels-last", "nchw-compiled", "channels-last-compiled"};
   int rounds = 7;
+  int batch = 0;              // 0: each case has its own
   std::string seconds = "1";  // of one turn
 };
 
-std::string our_command(const Settings& settings, const std::string& threads, const std::string& mode,
-                        const std::string& name, const std::string& dtype) {
+std::string our_command(const Settings& settings, const std::string& threads, const std::string& mode, const Case& one,
+                        const std::string& dtype) {
   return "env BONFIRE_CPU_THREADS=" + threads + " " + bench::on_processors(std::stoi(threads)) + settings.self + " " +
-         mode + " " + name + " " + dtype;
+         mode + " " + one.name + " " + dtype + " " + std::to_string(one.batch);
 }
 
 struct Variant {
   std::string name, dtype;
 };
 
-std::string peer_command(const Settings& settings, const std::string& threads, const std::string& name,
+std::string peer_command(const Settings& settings, const std::string& threads, const Case& one,
                          const Variant& variant) {
   std::string command = "env OMP_NUM_THREADS=" + threads + " " + bench::on_processors(std::stoi(threads)) +
-                        settings.peer + " " BONFIRE_SOURCE_DIR "/bench/peers/cpu.py " + name + " " + variant.dtype +
-                        " " + threads;
+                        settings.peer + " " BONFIRE_SOURCE_DIR "/bench/peers/cpu.py " + one.name + " " + variant.dtype +
+                        " " + threads + " " + std::to_string(one.batch);
   if (variant.name.find("channels-last") != std::string::npos) command += " --channels-last";
   if (variant.name.find("compiled") != std::string::npos) command += " --compile";
   return command + " 2>/dev/null";
@@ -215,7 +219,7 @@ Variant fastest_variant(const Settings& settings, const std::string& threads, co
   Variant best;
   double most = 0;
   for (const Variant& variant : variants) {
-    std::string command = peer_command(settings, threads, one.name, variant);
+    std::string command = peer_command(settings, threads, one, variant);
     auto [known, fresh] = speeds.emplace(command, 0);
     double& speed = known->second;
     if (fresh) {
@@ -250,18 +254,19 @@ Pair in_turn(const Settings& settings, const std::string& our_command, const std
 
 // GFLOP/s of the better of the two in a large product.
 double measured_peak(const Settings& settings, const std::string& threads, const std::string& dtype) {
-  std::string theirs = settings.peer.empty() ? "true" : peer_command(settings, threads, "matmul", {"nchw", dtype});
-  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", "matmul", dtype), theirs);
+  const Case product = {"matmul", "", 0, 0, false, nullptr};
+  std::string theirs = settings.peer.empty() ? "true" : peer_command(settings, threads, product, {"nchw", dtype});
+  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", product, dtype), theirs);
   return std::max(speeds.ours, speeds.peer);
 }
 
 // The peer's memory is that of its leaner eager variant: compiling is not training.
 Pair memory_of(const Settings& settings, const std::string& threads, const Case& one, const std::string& dtype) {
   Pair kilobytes;
-  kilobytes.ours = bench::number_of(our_command(settings, threads, "--memory", one.name, dtype));
+  kilobytes.ours = bench::number_of(our_command(settings, threads, "--memory", one, dtype));
   if (settings.peer.empty()) return kilobytes;
   for (const char* name : {"nchw", "channels-last"}) {
-    double growth = bench::number_of(peer_command(settings, threads, one.name, {name, dtype}) + " --memory");
+    double growth = bench::number_of(peer_command(settings, threads, one, {name, dtype}) + " --memory");
     if (growth > 0 && (kilobytes.peer == 0 || growth < kilobytes.peer)) kilobytes.peer = growth;
     if (!one.images) break;
   }
@@ -276,17 +281,18 @@ nlohmann::json measure(const Settings& settings, const std::string& threads, con
   std::string theirs = "true";
   if (!settings.peer.empty()) {
     variant = fastest_variant(settings, threads, one, dtype);
-    theirs = peer_command(settings, threads, one.name, variant);
+    theirs = peer_command(settings, threads, one, variant);
   }
-  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", one.name, dtype), theirs);
+  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", one, dtype), theirs);
   Pair memory = memory_of(settings, threads, one, dtype);
   double gigaflops = speeds.ours * one.gigaflop;
-  std::printf("%-32s %s %-5s %10.2f %10.2f %7.2f %9.1f %6.0f%% %9.0f %9.0f %6.2f %6.1f  %s %s\n", one.title.c_str(),
+  const std::string title = one.title + " batch " + std::to_string(one.batch);
+  std::printf("%-32s %s %-5s %10.2f %10.2f %7.2f %9.1f %6.0f%% %9.0f %9.0f %6.2f %6.1f  %s %s\n", title.c_str(),
               threads.c_str(), dtype.c_str(), speeds.ours, speeds.peer, ratio_of(speeds), gigaflops,
               peak > 0 ? gigaflops / peak * 100 : 0, memory.ours / 1024, memory.peer / 1024, ratio_of(memory),
               speeds.tuning, variant.name.c_str(), variant.dtype.c_str());
   std::fflush(stdout);
-  return {{"case", one.title},
+  return {{"case", title},
           {"threads", std::stoi(threads)},
           {"dtype", dtype},
           {"ours", speeds.ours},
@@ -318,6 +324,19 @@ class FreshRecord {
   std::filesystem::path folder_;
 };
 
+std::vector<Case> chosen_cases(const Settings& settings) {
+  std::vector<Case> chosen;
+  for (Case one : cases()) {
+    bool wanted = settings.only.empty();
+    for (const std::string& text : settings.only)
+      wanted = wanted || one.name.find(text) != std::string::npos || one.title.find(text) != std::string::npos;
+    if (settings.batch > 0) one.batch = settings.batch;
+    if (wanted) chosen.push_back(std::move(one));
+  }
+  if (chosen.empty()) throw_error<ConfigError>("[bench_cpu] --case names no case");
+  return chosen;
+}
+
 int run_all(const Settings& settings) {
   FreshRecord record;
   nlohmann::json rows = nlohmann::json::array();
@@ -328,14 +347,12 @@ int run_all(const Settings& settings) {
     for (const char* dtype : {"f32", "bf16"}) {
       if (!settings.dtype.empty() && settings.dtype != dtype) continue;
       double peak = measured_peak(settings, threads, dtype);
-      for (const Case& one : cases()) {
-        if (one.name.find(settings.only) == std::string::npos && one.title.find(settings.only) == std::string::npos)
-          continue;
+      for (const Case& one : chosen_cases(settings)) {
         rows.push_back(measure(settings, threads, one, dtype, peak));
+        if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';  // an interrupt loses one row
       }
     }
   }
-  if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
   return 0;
 }
 
@@ -346,12 +363,15 @@ int main(int argc, char** argv) {
   settings.self = argv[0];
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
-    if (arguments.size() == 3 && arguments[0] == "--serve") return serve(arguments[1], arguments[2]);
-    if (arguments.size() == 3 && arguments[0] == "--memory") return report_memory(arguments[1], arguments[2]);
+    if (arguments.size() == 4 && arguments[0] == "--serve")
+      return serve(arguments[1], arguments[2], std::stoll(arguments[3]));
+    if (arguments.size() == 4 && arguments[0] == "--memory")
+      return report_memory(arguments[1], arguments[2], std::stoll(arguments[3]));
     bench::read_flags("bench_cpu", arguments,
                       {{"--peer-python", &settings.peer},
                        {"--json", &settings.json},
                        {"--case", &settings.only},
+                       {"--batch", &settings.batch},
                        {"--dtype", &settings.dtype},
                        {"--threads", &settings.threads},
                        {"--rounds", &settings.rounds},

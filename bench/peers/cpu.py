@@ -1,6 +1,6 @@
 """PyTorch's training steps for the cases of bench/cpu.cpp.
 
-    python3 bench/peers/cpu.py CASE DTYPE THREADS [--channels-last] [--compile] [--memory]
+    python3 bench/peers/cpu.py CASE DTYPE THREADS BATCH [--channels-last] [--compile] [--memory]
 
 Answers each line of its input (seconds to measure for) with samples a second, or for `matmul` GFLOP/s. With --memory:
 prints the growth of peak RSS over five steps, in KiB.
@@ -15,22 +15,23 @@ import torch.nn.functional as F
 
 import models
 
-CASES = {  # model, shape of the input, vocabulary of tokens, labels a sample, classes, optimizer
-    "resnet18_small": (models.small_resnet18, (64, 1, 28, 28), None, 1, 10, "momentum"),
-    "mnist_cnn": (models.MnistCnn, (64, 1, 28, 28), None, 1, 10, "momentum"),
-    "bert_mini": (models.BertMini, (16, 128), 30522, 128, 30522, "adam"),
-    "resnet50": (models.resnet50, (16, 3, 224, 224), None, 1, 1000, "momentum"),
-    "lstm": (models.LstmClassifier, (64, 100), 10000, 1, 5, "adam"),
+CASES = {  # model, shape of a sample, vocabulary of tokens, labels a sample, classes, optimizer
+    "resnet18_small": (models.small_resnet18, (1, 28, 28), None, 1, 10, "momentum"),
+    "mnist_cnn": (models.MnistCnn, (1, 28, 28), None, 1, 10, "momentum"),
+    "bert_mini": (models.BertMini, (128,), 30522, 128, 30522, "adam"),
+    "resnet50": (models.resnet50, (3, 224, 224), None, 1, 1000, "momentum"),
+    "lstm": (models.LstmClassifier, (100,), 10000, 1, 5, "adam"),
 }
 
 
 class Step:
     def __init__(self, options):
-        make, shape, vocabulary, labels, classes, optimizer = CASES[options.case]
+        make, sample, vocabulary, labels, classes, optimizer = CASES[options.case]
         torch.manual_seed(1)
-        self.model, self.samples = make(), shape[0]
+        self.model, self.samples = make(), options.batch
+        shape = (options.batch, *sample)
         self.input = torch.randn(shape) if vocabulary is None else torch.randint(0, vocabulary, shape)
-        self.label = torch.randint(0, classes, (shape[0] * labels,))
+        self.label = torch.randint(0, classes, (options.batch * labels,))
         self.low = options.dtype == "bf16"
         if options.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)
@@ -72,6 +73,7 @@ def main():
     parser.add_argument("case")
     parser.add_argument("dtype")
     parser.add_argument("threads", type=int)
+    parser.add_argument("batch", type=int)
     for flag in ("--channels-last", "--compile", "--memory"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
