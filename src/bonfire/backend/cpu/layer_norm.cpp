@@ -64,21 +64,21 @@ struct LayerNorm {
   };
 
   template <class T, class W, class Acc>
-  void backward_row(const Gradient<T, W, Acc>& g, int64_t r, Acc* __restrict dweight, Acc* __restrict dbias) const {
-    const T* __restrict dy = g.dy + r * columns;
-    const T* __restrict x = g.x + r * columns;
-    const W* __restrict weight = g.weight;
-    T* __restrict dx = g.dx + r * columns;
+  void backward_row(const Gradient<T, W, Acc>& g, int64_t r, Acc* dweight, Acc* dbias) const {
+    const T *dy = g.dy + r * columns, *x = g.x + r * columns;
+    const W* weight = g.weight;
+    T* dx = g.dx + r * columns;
     const Acc m = g.mean[r], scale = g.reciprocal[r], count = static_cast<Acc>(columns);
-    auto normal = [&](int64_t i) { return (static_cast<Acc>(x[i]) - m) * scale; };
-    auto scaled = [&](int64_t i) {
-      Acc value = static_cast<Acc>(dy[i]);
-      return weight != nullptr ? value * static_cast<Acc>(weight[i]) : value;
+    auto normal = [=](int64_t i) { return (static_cast<Acc>(x[i]) - m) * scale; };
+    auto through = [&](const auto& scaled) {  // scaled(i): the gradient by the normalised element
+      const Acc mean_g = row_sum<Acc>(columns, scaled) / count;
+      const Acc mean_gn = row_sum<Acc>(columns, [=](int64_t i) { return scaled(i) * normal(i); }) / count;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < columns; ++i) dx[i] = static_cast<T>((scaled(i) - mean_g - normal(i) * mean_gn) * scale);
     };
-    const Acc mean_g = row_sum<Acc>(columns, scaled) / count;
-    const Acc mean_gn = row_sum<Acc>(columns, [&](int64_t i) { return scaled(i) * normal(i); }) / count;
-    for (int64_t i = 0; i < columns; ++i) dx[i] = static_cast<T>((scaled(i) - mean_g - normal(i) * mean_gn) * scale);
-    if (weight == nullptr) return;
+    if (weight == nullptr) return through([=](int64_t i) { return static_cast<Acc>(dy[i]); });
+    through([=](int64_t i) { return static_cast<Acc>(dy[i]) * static_cast<Acc>(weight[i]); });
+#pragma GCC ivdep
     for (int64_t i = 0; i < columns; ++i) {
       dweight[i] += static_cast<Acc>(dy[i]) * normal(i);
       dbias[i] += static_cast<Acc>(dy[i]);

@@ -52,6 +52,7 @@ struct PoolingJob {
   // Windows of 2 × 2 side by side: the usual ones, which get loops of their own.
   bool pairs() const { return pairs(rows) && pairs(columns); }
   bool windows_cover() const { return cover(rows, height) && cover(columns, width); }
+  bool windows_tile() const { return windows_cover() && disjoint(rows) && disjoint(columns); }
 
  private:
   static bool pairs(const std::vector<Window>& windows) {
@@ -66,6 +67,11 @@ struct PoolingJob {
       reached = std::max(reached, window.end);
     }
     return reached == extent;
+  }
+  static bool disjoint(const std::vector<Window>& windows) {
+    for (size_t i = 1; i < windows.size(); ++i)
+      if (windows[i].begin < windows[i - 1].end) return false;
+    return true;
   }
 };
 
@@ -82,6 +88,14 @@ template <class Body>
 void for_each_pixel(const PoolingJob& job, const Window& row, const Window& column, const Body& body) {
   for (int64_t h = row.begin; h < row.end; ++h)
     for (int64_t w = column.begin; w < column.end; ++w) body(h * job.width + w);
+}
+
+// Calls body(first pixel, pixels) for each run of a window's pixels that lie side by side.
+template <class Body>
+void for_each_run(const PoolingJob& job, const Window& row, const Window& column, const Body& body) {
+  const int64_t width = column.end - column.begin, first = row.begin * job.width + column.begin;
+  if (width == job.width) return body(first, (row.end - row.begin) * width);
+  for (int64_t h = row.begin; h < row.end; ++h) body(h * job.width + column.begin, width);
 }
 
 // ---- row-major: one plane [H, W] at a time ----
@@ -258,7 +272,15 @@ struct Planes {
     for_each_plane(job, threads, [&](int64_t in, int64_t out) {
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
         Acc sum = 0;
-        for_each_pixel(job, row, column, [&](int64_t pixel) { sum += static_cast<Acc>(x[in + pixel]); });
+        for_each_run(job, row, column, [&](int64_t pixel, int64_t count) {
+          const T* run = x + in + pixel;
+          auto value = [=](int64_t i) { return static_cast<Acc>(run[i]); };
+          if (count >= kLanes) {
+            sum += row_sum<Acc>(count, value);
+          } else {
+            for (int64_t i = 0; i < count; ++i) sum += value(i);
+          }
+        });
         y[out + output] = static_cast<T>(sum / static_cast<Acc>(row.weight * column.weight));
       });
     });
@@ -267,12 +289,18 @@ struct Planes {
   template <class T>
   static void average_gradient(const PoolingJob& job, const T* dy, T* dx, ThreadPool& threads) {
     using Acc = Compute<T>;
+    const bool once = job.windows_tile();  // each pixel is in one window
     for_each_plane(job, threads, [&](int64_t in, int64_t out) {
-      std::fill_n(dx + in, job.height * job.width, T(0));
+      if (!once) std::fill_n(dx + in, job.height * job.width, T(0));
       for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
-        Acc share = static_cast<Acc>(dy[out + output]) / static_cast<Acc>(row.weight * column.weight);
-        for_each_pixel(job, row, column, [&](int64_t pixel) {
-          dx[in + pixel] = static_cast<T>(static_cast<Acc>(dx[in + pixel]) + share);
+        const Acc share = static_cast<Acc>(dy[out + output]) / static_cast<Acc>(row.weight * column.weight);
+        for_each_run(job, row, column, [&](int64_t pixel, int64_t count) {
+          T* run = dx + in + pixel;
+          if (once) {
+            std::fill_n(run, count, static_cast<T>(share));
+          } else {
+            for (int64_t i = 0; i < count; ++i) run[i] = static_cast<T>(static_cast<Acc>(run[i]) + share);
+          }
         });
       });
     });

@@ -21,7 +21,7 @@ std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
       const uint64_t* key = run.input<uint64_t>(0);  // seed, step
       T* out = run.output<T>();
       for_each_uniform(key[0], random_stream(key[1], node.number), node.count, *run.threads,
-                       [&](int64_t begin, int64_t end, const float* numbers) {
+                       [out](int64_t begin, int64_t end, const float* numbers) {
                          for (int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(numbers[i - begin]);
                        });
     });

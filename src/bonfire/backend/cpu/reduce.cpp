@@ -20,7 +20,7 @@ namespace bonfire::cpu {
 namespace {
 
 constexpr int64_t kLanes = 32;             // of a run that is folded to one number
-constexpr int64_t kColumns = 256;          // of rows that are folded into each other
+constexpr int64_t kColumns = 1024;         // of rows that are folded into each other
 constexpr int64_t kShortLanes = 8;         // of what such a run leaves over
 constexpr int64_t kShortRun = 64;          // shorter runs are folded as rows where there are rows
 constexpr int64_t kBlock = 64;             // steps before lanes are emptied into totals
@@ -157,7 +157,8 @@ Reduction::Reduction(const Shape& shape, const Shape& axes) {
   segment = runs ? kPieceElements : kColumns / group * group;
   segments = std::max<int64_t>(1, (row + segment - 1) / segment);
   int64_t elements = steps() * std::min(row, segment);  // of one output
-  pieces = outputs() < kFewOutputs ? std::max<int64_t>(1, std::min(elements / kPieceElements, steps())) : 1;
+  const int64_t fewest = std::max(kPieceElements, runs ? 0 : kBlock * std::min(row, segment));  // elements of a piece
+  pieces = outputs() < kFewOutputs ? std::max<int64_t>(1, std::min(elements / fewest, steps())) : 1;
 }
 
 void Reduction::take_short_runs_as_rows() {
