@@ -65,6 +65,12 @@ function(bonfire_split_simd_sources sources_variable simd_variable)
       # Sanitized at -O1 these loops keep their sums in memory, and training takes many times as long.
       set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS ${bonfire_simd_${set_name}} $<$<CONFIG:Sanitize>:-O2>)
       set_property(SOURCE ${files} PROPERTY SKIP_PRECOMPILE_HEADERS ON) # made for the baseline
+      if(set_name STREQUAL "neon" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+        # Loads that g++ moves ahead push sums of Winograd's products out of the registers.
+        set(winograd ${files})
+        list(FILTER winograd INCLUDE REGEX "/winograd_neon\\.cpp$")
+        set_property(SOURCE ${winograd} APPEND PROPERTY COMPILE_OPTIONS -fno-schedule-insns)
+      endif()
       string(TOUPPER ${set_name} upper_name)
       target_compile_definitions(bonfire_parts INTERFACE BONFIRE_HAVE_${upper_name}=1)
       list(APPEND chosen ${files})

@@ -10,13 +10,23 @@
 
 namespace bonfire::base {
 
+// condition ? a : b. Choosing by bits keeps g++ from turning a comparison round, into one that NEON does not have.
+inline float choose(bool condition, float a, float b) {
+#if defined(__aarch64__)
+  const int32_t mask = -static_cast<int32_t>(condition);
+  return std::bit_cast<float>((std::bit_cast<int32_t>(a) & mask) | (std::bit_cast<int32_t>(b) & ~mask));
+#else
+  return condition ? a : b;
+#endif
+}
+
 inline double exponential(double x) { return std::exp(x); }
 
 // e^x = 2^n e^r with |r| ≤ ln 2 / 2 and a polynomial for e^r. 2^n is applied in two factors, so that results below the
 // smallest normal number and infinity come out right.
 inline float exponential(float x) {
-  x = x < -104.0F ? -104.0F : x;
-  x = x > 89.0F ? 89.0F : x;
+  x = choose(x < -104.0F, -104.0F, x);
+  x = choose(x > 89.0F, 89.0F, x);
   float shifted = x * 1.44269504F + 12582912.0F;  // 1.5 · 2^23: rounds to an integer, which stands in the lowest bits
   float n = shifted - 12582912.0F;
   float r = x - n * 0.693359375F + n * 2.12194440e-4F;  // n ln 2 in two parts: the first product is exact
@@ -44,7 +54,7 @@ inline float hyperbolic_tangent(float x) {
   float far = 1.0F - 2.0F / (exponential(2.0F * x) + 1.0F);
   float s = x * x;
   float near = x + x * s * (-0.333333333F + s * (0.133333333F + s * (-0.0539682540F + s * 0.0218694885F)));
-  return s < 0.0625F ? near : far;
+  return choose(s < 0.0625F, near, far);
 }
 
 inline double error_function(double x) { return std::erf(x); }
@@ -58,7 +68,7 @@ inline float error_function(float x, float gaussian) {
   near = near * s + 1.128324e-1F;
   near = near * s - 3.7612623e-1F;
   near = (near * s + 1.12837917F) * x;
-  float size = x < 0.0F ? -x : x;
+  float size = choose(x < 0.0F, -x, x);
   float t = 1.0F / (1.0F + 0.62F * size);
   float p = 1.4261231e-1F;
   p = p * t - 5.1195200e-1F;
@@ -67,8 +77,8 @@ inline float error_function(float x, float gaussian) {
   p = p * t + 3.6952886e-1F;
   p = p * t + 3.4848390e-1F;
   float far = 1.0F - gaussian * t * p;
-  far = x < 0.0F ? -far : far;
-  return s < 0.176F ? near : far;
+  far = choose(x < 0.0F, -far, far);
+  return choose(s < 0.176F, near, far);
 }
 
 inline float error_function(float x) { return error_function(x, exponential(-x * x)); }

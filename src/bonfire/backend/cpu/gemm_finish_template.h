@@ -158,7 +158,8 @@ struct GemmFinish {
   }
 
   template <class Out>
-  static void finish_as(const FinishTile<Scalar>& t) {
+  static void finish_as(const FinishTile<Scalar>& tile) {
+    const FinishTile<Scalar> t = tile;  // stores of results cannot change it
     const int64_t first = t.col_offset[0];
     const bool adjacent = t.col_offset[t.cols - 1] - first == t.cols - 1;
     const bool plain = !t.add && !t.row_bias && !t.col_bias && !t.residual && t.activation == Activation::none;

@@ -3,11 +3,22 @@
 
 #include <arm_neon.h>
 
+#include "bonfire/backend/cpu/gemm_finish_template.h"
 #include "bonfire/backend/cpu/gemm_kernel.h"
 
 namespace bonfire::cpu {
 
 namespace {
+
+// Of finished tiles.
+struct Isa {
+  using Scalar = float;
+  static constexpr int bytes = 16, mr = 1, vectors = 1;
+
+  [[gnu::always_inline]] static bfloat16x4_t narrow(VectorType<float, 16> value) {
+    return vcvt_bf16_f32((float32x4_t)value);
+  }
+};
 
 // 32 registers: 24 of sums (each 2 x 2), 4 of A, the rest for B.
 constexpr int kMr = 8, kNr = 12, kLanes = 4;
@@ -70,57 +81,109 @@ void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t a_strid
 
 using Pack = PackPanels<uint16_t, uint16_t>;
 
-bool side_by_side(const int64_t* offset, int count) {
-  for (int i = 1; i < count; ++i)
-    if (offset[i] != offset[0] + i) return false;
-  return true;
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// How many of [first, end) lie side by side from `first` on.
+int64_t run_length(const int64_t* offset, int64_t first, int64_t end) {
+  int64_t i = first + 1;
+  while (i < end && offset[i] == offset[i - 1] + 1) ++i;
+  return i - first;
 }
 
-// One lane, up to four steps from k.
-void pack_group(const Pack& p, int64_t lane, int64_t k, uint16_t* to) {
-  const uint16_t* from = p.source + p.lane_offset[lane];
-  for (int i = 0; i < kGroup; ++i) to[i] = k + i < p.kc ? from[p.k_offset[k + i]] : 0;
+// Steps [k, k_end) of some lanes, number by number.
+void pack_numbers(const Pack& p, int64_t lane, int64_t lanes, int64_t k, int64_t k_end, uint16_t* to) {
+  for (; k < k_end; k += kGroup, to += p.layout.width * kGroup)
+    for (int64_t i = 0; i < lanes; ++i) {
+      const uint16_t* from = p.source + p.lane_offset[lane + i];
+      for (int n = 0; n < kGroup; ++n) to[i * kGroup + n] = k + n < p.kc ? from[p.k_offset[k + n]] : 0;
+    }
 }
 
-// For sources whose steps lie side by side.
-void pack_by_steps(const Pack& p, int64_t first_lane, int64_t lanes, uint16_t* panel) {
-  const int64_t width = p.layout.width;
-  for (int64_t i = 0; i < lanes; ++i) {
-    const uint16_t* from = p.source + p.lane_offset[first_lane + i];
-    uint16_t* to = panel + i * kGroup;
-    for (int64_t k = 0; k < p.kc; k += kGroup, to += width * kGroup) {
-      if (k + kGroup <= p.kc && side_by_side(p.k_offset + k, kGroup))
-        vst1_u16(to, vld1_u16(from + p.k_offset[k]));
-      else
-        pack_group(p, first_lane + i, k, to);
+// `count` steps (a multiple of 4) that lie side by side, of two lanes. `step` numbers of a panel hold 4 steps.
+[[gnu::always_inline]] inline void pack_pair(const uint16_t* first, const uint16_t* second, int64_t count, uint16_t* to,
+                                             int64_t step) {
+  int64_t k = 0;
+  for (; k + 8 <= count; k += 8, to += 2 * step) {
+    const uint64x2_t a = vreinterpretq_u64_u16(vld1q_u16(first + k)), b = vreinterpretq_u64_u16(vld1q_u16(second + k));
+    vst1q_u16(to, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
+    vst1q_u16(to + step, vreinterpretq_u16_u64(vzip2q_u64(a, b)));
+  }
+  if (k == count) return;
+  vst1_u16(to, vld1_u16(first + k));
+  vst1_u16(to + kGroup, vld1_u16(second + k));
+}
+
+// For sources whose steps lie side by side: run by run.
+void pack_by_steps(const Pack& p) {
+  const int64_t width = p.layout.width, step = width * kGroup, steps = (p.kc + kGroup - 1) / kGroup * kGroup;
+  for (int64_t k = 0, count; k < p.kc; k += count) {
+    const int64_t whole = run_length(p.k_offset, k, p.kc) / kGroup * kGroup;
+    count = whole > 0 ? whole : kGroup;
+    for (int64_t panel = 0; panel < p.lanes; panel += width) {
+      const int64_t lanes = least(width, p.lanes - panel);
+      uint16_t* to = p.panels + panel * steps + k * width;
+      if (whole == 0) {
+        pack_numbers(p, panel, lanes, k, k + kGroup, to);
+        continue;
+      }
+      const uint16_t* source = p.source + p.k_offset[k];
+      const int64_t* lane = p.lane_offset + panel;
+      int64_t i = 0;
+      for (; i + 2 <= lanes; i += 2) pack_pair(source + lane[i], source + lane[i + 1], count, to + i * kGroup, step);
+      for (int64_t n = 0; i < lanes && n < count; n += kGroup)
+        vst1_u16(to + i * kGroup + n * width, vld1_u16(source + lane[i] + n));
     }
   }
 }
 
-// Four lanes that lie side by side, four steps: a square to transpose.
-void pack_square(const Pack& p, int64_t lane, int64_t k, uint16_t* to) {
+// Steps [k, k_end) of 8 or 4 lanes that lie side by side: squares to transpose.
+template <int Lanes>
+void pack_columns(const Pack& p, int64_t lane, int64_t k, int64_t k_end, uint16_t* to) {
   const uint16_t* from = p.source + p.lane_offset[lane];
-  uint16x4_t row[kGroup];
-  for (int i = 0; i < kGroup; ++i) row[i] = k + i < p.kc ? vld1_u16(from + p.k_offset[k + i]) : vdup_n_u16(0);
-  const uint16x4x4_t square{row[0], row[1], row[2], row[3]};
-  vst4_u16(to, square);
+  const int64_t* offset = p.k_offset;
+  const int64_t kc = p.kc, step = p.layout.width * kGroup;
+  for (; k < k_end; k += kGroup, to += step) {
+    if constexpr (Lanes == 8) {
+      auto row = [&](int n) { return k + n < kc ? vld1q_u16(from + offset[k + n]) : vdupq_n_u16(0); };
+      const uint16x8_t r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+      const uint16x8_t low02 = vzip1q_u16(r0, r2), high02 = vzip2q_u16(r0, r2);
+      const uint16x8_t low13 = vzip1q_u16(r1, r3), high13 = vzip2q_u16(r1, r3);
+      vst1q_u16(to, vzip1q_u16(low02, low13));
+      vst1q_u16(to + 8, vzip2q_u16(low02, low13));
+      vst1q_u16(to + 16, vzip1q_u16(high02, high13));
+      vst1q_u16(to + 24, vzip2q_u16(high02, high13));
+    } else {
+      auto row = [&](int n) { return k + n < kc ? vld1_u16(from + offset[k + n]) : vdup_n_u16(0); };
+      const uint16x4_t r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+      const uint16x8_t both02 = vcombine_u16(vzip1_u16(r0, r2), vzip2_u16(r0, r2));
+      const uint16x8_t both13 = vcombine_u16(vzip1_u16(r1, r3), vzip2_u16(r1, r3));
+      vst1q_u16(to, vzip1q_u16(both02, both13));
+      vst1q_u16(to + 8, vzip2q_u16(both02, both13));
+    }
+  }
 }
 
-// For sources whose lanes lie side by side.
-void pack_by_lanes(const Pack& p, int64_t first_lane, int64_t lanes, uint16_t* panel) {
-  for (int64_t k = 0; k < p.kc; k += kGroup) {
-    uint16_t* to = panel + k * p.layout.width;
-    for (int64_t i = 0; i < lanes;) {
-      const int64_t lane = first_lane + i;
-      if (i + 4 <= lanes && side_by_side(p.lane_offset + lane, 4)) {
-        pack_square(p, lane, k, to + i * kGroup);
-        i += 4;
-      } else {
-        pack_group(p, lane, k, to + i * kGroup);
-        ++i;
+// For sources whose lanes lie side by side: a few steps of all panels at a time, so that memory is read in its order.
+void pack_by_lanes(const Pack& p) {
+  constexpr int64_t kSteps = 32;
+  const int64_t width = p.layout.width, steps = (p.kc + kGroup - 1) / kGroup * kGroup;
+  for (int64_t k = 0; k < p.kc; k += kSteps)
+    for (int64_t panel = 0; panel < p.lanes; panel += width) {
+      const int64_t end = least(panel + width, p.lanes), k_end = least(k + kSteps, p.kc);
+      uint16_t* to = p.panels + panel * steps + k * width;
+      for (int64_t lane = panel; lane < end;) {
+        const int64_t run = run_length(p.lane_offset, lane, least(lane + 8, end));
+        const int64_t count = run >= 8 ? 8 : run >= 4 ? 4 : 1;
+        uint16_t* at = to + (lane - panel) * kGroup;
+        if (count == 8)
+          pack_columns<8>(p, lane, k, k_end, at);
+        else if (count == 4)
+          pack_columns<4>(p, lane, k, k_end, at);
+        else
+          pack_numbers(p, lane, 1, k, k_end, at);
+        lane += count;
       }
     }
-  }
 }
 
 void zero_missing_lanes(const Pack& p, int64_t lanes, uint16_t* panel) {
@@ -137,14 +200,10 @@ double adjacent_share(const int64_t* offset, int64_t count) {
 }
 
 void pack(const Pack& p) {
-  const int64_t width = p.layout.width, steps = (p.kc + kGroup - 1) / kGroup * kGroup;
+  const int64_t width = p.layout.width, steps = (p.kc + kGroup - 1) / kGroup * kGroup, last = p.lanes % width;
+  if (last != 0) zero_missing_lanes(p, last, p.panels + (p.lanes - last) * steps);
   const bool by_lanes = adjacent_share(p.lane_offset, p.lanes) > adjacent_share(p.k_offset, p.kc);
-  for (int64_t lane = 0; lane < p.lanes; lane += width) {
-    const int64_t lanes = lane + width < p.lanes ? width : p.lanes - lane;
-    uint16_t* panel = p.panels + lane * steps;
-    if (lanes < width) zero_missing_lanes(p, lanes, panel);
-    by_lanes ? pack_by_lanes(p, lane, lanes, panel) : pack_by_steps(p, lane, lanes, panel);
-  }
+  by_lanes ? pack_by_lanes(p) : pack_by_steps(p);
 }
 
 }  // namespace
@@ -162,6 +221,7 @@ Bf16Kernel gemm_kernel_neonbf16() {
   kernel.ask_ahead = true;
   kernel.alone = 2.4e6;
   kernel.multiply = &multiply<>;
+  kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &pack;
   return kernel;
 }

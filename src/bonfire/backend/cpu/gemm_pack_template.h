@@ -29,8 +29,8 @@ struct GemmPack {
   template <class V, class Source>
   static void pack_adjacent(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
     const Source* from = p.source + p.lane_offset[lane];
-    for (int64_t k = k_begin; k < k_end; ++k, to += p.layout.width)
-      G::store(to, G::template load<V>(from + p.k_offset[k]));
+    const int64_t *offset = p.k_offset, width = p.layout.width;
+    for (int64_t k = k_begin; k < k_end; ++k, to += width) G::store(to, G::template load<V>(from + offset[k]));
   }
 
   // kLanes lanes that lie in two runs, the second beginning `cut` lanes after the first: both runs are read as whole
@@ -41,9 +41,9 @@ struct GemmPack {
     for (int i = 0; i < kLanes; ++i) second[i] = i >= cut ? -1 : 0;
     const Source* from0 = p.source + p.lane_offset[lane];
     const Source* from1 = p.source + p.lane_offset[lane + cut] - cut;
-    for (int64_t k = k_begin; k < k_end; ++k, to += p.layout.width) {
-      Vector low = G::template load<Vector>(from0 + p.k_offset[k]),
-             high = G::template load<Vector>(from1 + p.k_offset[k]);
+    const int64_t *offset = p.k_offset, width = p.layout.width;
+    for (int64_t k = k_begin; k < k_end; ++k, to += width) {
+      Vector low = G::template load<Vector>(from0 + offset[k]), high = G::template load<Vector>(from1 + offset[k]);
       Vector both = second ? high : low;
       G::store(to, both);
     }
@@ -83,6 +83,30 @@ struct GemmPack {
     return 1;
   }
 
+  // All lanes of a panel, which lie side by side.
+  template <int Vectors, class Source>
+  static void pack_whole(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
+    const Source* from = p.source + p.lane_offset[lane];
+    const int64_t* offset = p.k_offset;
+    for (int64_t k = k_begin; k < k_end; ++k, to += Vectors * kLanes)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)
+        G::store(to + v * kLanes, G::template load<Vector>(from + offset[k] + v * kLanes));
+  }
+
+  // The same for panels of any width; false for one that has to be packed in parts.
+  template <class Source>
+  static bool pack_as_whole(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
+    const int64_t width = p.layout.width;
+    if (lane + width > p.lanes || run_length(p.lane_offset, lane, lane + width) < width) return false;
+    switch (width % kLanes == 0 ? width / kLanes : 0) {
+      case 2: pack_whole<2>(p, lane, k_begin, k_end, to); return true;
+      case 3: pack_whole<3>(p, lane, k_begin, k_end, to); return true;
+      case 4: pack_whole<4>(p, lane, k_begin, k_end, to); return true;
+      default: return false;
+    }
+  }
+
   // For sources whose lanes lie side by side: a few steps of all panels at a time, so that memory is read in its order.
   template <class Source>
   static void pack_by_lanes(const Pack<Source>& p) {
@@ -92,6 +116,7 @@ struct GemmPack {
       for (int64_t panel = 0; panel < p.lanes; panel += p.layout.width) {
         const int64_t end = panel + p.layout.width < p.lanes ? panel + p.layout.width : p.lanes;
         Scalar* to = p.panels + panel * p.kc + k * p.layout.width;
+        if (pack_as_whole(p, panel, k, k_end, to)) continue;
         for (int64_t lane = panel; lane < end;) {
           const int64_t run = run_length(p.lane_offset, lane, lane + kLanes < end ? lane + kLanes : end);
           lane += pack_run(p, lane, run, end, k, k_end, to + (lane - panel));

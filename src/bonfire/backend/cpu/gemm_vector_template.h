@@ -43,7 +43,11 @@ struct GemmVectors {
     using Word = VectorType<uint32_t, 4 * kCount>;
     VectorType<uint16_t, 2 * kCount> half;
     __builtin_memcpy(&half, from, sizeof half);
-    Word word = __builtin_convertvector(half, Word) << 16;
+    Word word;
+    if constexpr (requires { Isa::widen(half); })
+      word = Isa::widen(half);
+    else
+      word = __builtin_convertvector(half, Word) << 16;
     V value;
     __builtin_memcpy(&value, &word, sizeof value);
     return value;

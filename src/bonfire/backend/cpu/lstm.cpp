@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
@@ -182,7 +183,8 @@ struct Backward {
   }
 
   // One row at one time: dh and dc hold what flows back from later times; dc is updated in place. Gradients may lie
-  // where the gates do.
+  // where the gates do. HasDy: dy is not null (asked for every number it would keep loops out of vectors).
+  template <bool HasDy>
   void row(const T* gates, const T* __restrict cell, const T* __restrict cell_before, const T* __restrict dy,
            const Acc* __restrict dh, Acc* __restrict dc, T* dgates) const {
     const int64_t hidden = size.hidden;
@@ -191,7 +193,7 @@ struct Backward {
       const Acc in = static_cast<Acc>(gates[j]), forget = static_cast<Acc>(gates[hidden + j]);
       const Acc candidate = static_cast<Acc>(gates[2 * hidden + j]), out = static_cast<Acc>(gates[3 * hidden + j]);
       const Acc squashed = hyperbolic_tangent(static_cast<Acc>(cell[j]));
-      const Acc dh_all = dh[j] + (dy != nullptr ? static_cast<Acc>(dy[j]) : Acc(0));
+      const Acc dh_all = dh[j] + (HasDy ? static_cast<Acc>(dy[j]) : Acc(0));
       const Acc dc_all = dc[j] + dh_all * out * (1 - squashed * squashed);
       dgates[j] = static_cast<T>(dc_all * candidate * in * (1 - in));
       dgates[hidden + j] = static_cast<T>(dc_all * static_cast<Acc>(cell_before[j]) * forget * (1 - forget));
@@ -221,8 +223,11 @@ struct Backward {
       const T* before = t == 0 ? c0 : cells + (t - 1) * size.cells();
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t inside = first + r * hidden, at = t * size.cells() + inside;
-        row(gates + 4 * at, cells + at, before + inside, has_dy ? dy + at : nullptr, dh + r * stride, dc + r * hidden,
-            dgates + 4 * at);
+        auto run_row = [&](auto has) {
+          row<has>(gates + 4 * at, cells + at, before + inside, has ? dy + at : nullptr, dh + r * stride,
+                   dc + r * hidden, dgates + 4 * at);
+        };
+        has_dy ? run_row(std::true_type()) : run_row(std::false_type());
       }
       product.pack_a(dgates + 4 * (t * size.cells() + first), Axis{{rows, 4 * hidden}}, Axis{{4 * hidden, 1}},
                      part_memory.packed(memory));
