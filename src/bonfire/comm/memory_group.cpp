@@ -72,8 +72,7 @@ template <class Body>
 void MemoryGroup::guarded(Operation operation, const Body& body) {
   {
     std::lock_guard lock(mutex_);
-    if (!error_ && board_.aborted())
-      error_ = error_of<CommError>(fmt::format("[{}] {}", name_of(operation), board_.abort_reason()));
+    if (!error_ && board_.aborted()) error_ = abort_error(operation);
     if (error_) std::rethrow_exception(error_);
   }
   operation_ = operation;
@@ -96,10 +95,13 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
   }
 }
 
+std::exception_ptr MemoryGroup::abort_error(Operation operation) {
+  return error_of<CommError>(fmt::format("[{}] {}", name_of(operation), board_.abort_reason()));
+}
+
 // What the watch of every wait asks for.
 std::exception_ptr MemoryGroup::trouble() {
-  auto where = name_of(operation_);
-  if (board_.aborted()) return error_of<CommError>(fmt::format("[{}] {}", where, board_.abort_reason()));
+  if (board_.aborted()) return abort_error(operation_);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     bool left = board_.seat(peer).left.load(std::memory_order_acquire) != 0;
@@ -107,10 +109,10 @@ std::exception_ptr MemoryGroup::trouble() {
     const char* how = left ? "has left the group" : "is gone: its process has ended";
     if (left ? !awaited : !neighbours_->gone(members_[static_cast<size_t>(peer)])) continue;
     // It may have left because the group was aborted since the look above, and that says more.
-    if (left && board_.aborted()) return error_of<CommError>(fmt::format("[{}] {}", where, board_.abort_reason()));
+    if (left && board_.aborted()) return abort_error(operation_);
     if (left && board_.aborting()) continue;
-    return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {}", where, board_.name(peer), how,
-                                           board_.last_of(peer, number_)));
+    return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {}", name_of(operation_),
+                                           board_.name(peer), how, board_.last_of(peer, number_)));
   }
   if (std::chrono::steady_clock::now() < deadline_) return nullptr;
   return missing_ranks();

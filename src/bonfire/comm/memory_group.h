@@ -87,6 +87,7 @@ class MemoryGroup : public Group {
   void take_letter(Mailbox& box, std::byte* data, size_t bytes);
   bool all_located(const Call& call) const;
   const Call& call_of(int rank) const { return board_.seat(rank).calls[number_ % 2]; }
+  std::exception_ptr abort_error(Operation operation);
   std::exception_ptr missing_ranks();
 
   Board board_;

@@ -156,7 +156,7 @@ Reduction::Reduction(const Shape& shape, const Shape& axes) {
   if (runs && row < kShortRun && reduced.extents.rank() > 0) take_short_runs_as_rows();
   segment = runs ? kPieceElements : kColumns / group * group;
   segments = std::max<int64_t>(1, (row + segment - 1) / segment);
-  int64_t elements = steps() * std::min(row, segment);  // of one output
+  int64_t elements = steps() * std::min(row, segment);                                          // of one output
   const int64_t fewest = std::max(kPieceElements, runs ? 0 : kBlock * std::min(row, segment));  // elements of a piece
   pieces = outputs() < kFewOutputs ? std::max<int64_t>(1, std::min(elements / fewest, steps())) : 1;
 }
