@@ -88,10 +88,11 @@ struct GemmPack {
   static void pack_whole(const Pack<Source>& p, int64_t lane, int64_t k_begin, int64_t k_end, Scalar* to) {
     const Source* from = p.source + p.lane_offset[lane];
     const int64_t* offset = p.k_offset;
-    for (int64_t k = k_begin; k < k_end; ++k, to += Vectors * kLanes)
+    for (int64_t k = k_begin; k < k_end; ++k, to += Vectors * kLanes) {
+      const Source* step = from + offset[k];
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v)
-        G::store(to + v * kLanes, G::template load<Vector>(from + offset[k] + v * kLanes));
+      for (int v = 0; v < Vectors; ++v) G::store(to + v * kLanes, G::template load<Vector>(step + v * kLanes));
+    }
   }
 
   // The same for panels of any width; false for one that has to be packed in parts.
@@ -166,13 +167,14 @@ struct GemmPack {
     const Source* from[kQuad];
     for (int i = 0; i < Lanes; ++i) from[i] = p.source + p.lane_offset[lane + i] + p.k_offset[k_begin];
     const int64_t ahead = lane + Lanes < p.lanes ? p.lane_offset[lane + Lanes] - p.lane_offset[lane] : 0;
+    const int width = p.layout.width;
     int64_t k = 0;
-    for (; k + kQuad <= k_end - k_begin; k += kQuad, to += kQuad * p.layout.width) {
+    for (; k + kQuad <= k_end - k_begin; k += kQuad, to += kQuad * width) {
       for (int i = 0; i < Lanes; ++i) __builtin_prefetch(from[i] + k + ahead);
       if constexpr (Lanes == kQuad)
-        transpose(from, k, to, p.layout.width);
+        transpose(from, k, to, width);
       else
-        transpose_pair(from[0] + k, from[1] + k, to, p.layout.width);
+        transpose_pair(from[0] + k, from[1] + k, to, width);
     }
     for (int i = 0; i < Lanes; ++i) pack_scalar(p, lane + i, k_begin + k, k_end, to + i);
   }

@@ -24,10 +24,19 @@ struct WinogradProducts {
       Vector columns[Vectors];
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) columns[v] = G::template load<Vector>(right + v * kLanes);
+      if constexpr (Isa::a_by_lane && RowStep == 1 && Rows == kLanes) {  // one load for all of them
+        Vector numbers = G::template load<Vector>(left);
+        Isa::hold(numbers);
 #pragma GCC unroll 32
-      for (int r = 0; r < Rows; ++r)
+        for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
-        for (int v = 0; v < Vectors; ++v) sum[r][v] += columns[v] * left[r * RowStep];
+          for (int v = 0; v < Vectors; ++v) sum[r][v] += columns[v] * numbers[r];
+      } else {
+#pragma GCC unroll 32
+        for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < Vectors; ++v) sum[r][v] += columns[v] * left[r * RowStep];
+      }
       left += KStep;
       right += kPanel;
     }
