@@ -1,6 +1,5 @@
-#include <arm_neon.h>
-
 #include "bonfire/backend/cpu/gemm_kernel_template.h"
+#include "bonfire/backend/cpu/gemm_neon_template.h"
 
 namespace bonfire::cpu {
 
@@ -8,17 +7,13 @@ namespace {
 
 // 32 registers: 24 sums, 3 of B, 2 of A that are multiplied lane by lane.
 template <class T>
-struct Isa {
+struct Isa : WidenedBf16<Isa<T>> {
   using Scalar = T;
   static constexpr int bytes = 16;
   static constexpr int mr = 8;
   static constexpr int vectors = 3;
   static constexpr bool a_by_lane = true;
   [[gnu::always_inline]] static void hold(auto& vector) { asm("" : "+w"(vector)); }
-  // Four numbers of bf16 as words; g++ takes them apart.
-  [[gnu::always_inline]] static VectorType<uint32_t, 16> widen(VectorType<uint16_t, 8> half) {
-    return (VectorType<uint32_t, 16>)vshll_n_u16((uint16x4_t)half, 16);
-  }
   static constexpr int64_t kc = 512;
   static constexpr int64_t block_a = 192;
   static constexpr int64_t block_b = 240;

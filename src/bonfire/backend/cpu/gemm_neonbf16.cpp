@@ -1,17 +1,16 @@
 // Products of bf16 with bfmmla: two lanes of A times two of B, four steps of K at a time, are four sums in one
 // register.
 
-#include <arm_neon.h>
-
 #include "bonfire/backend/cpu/gemm_finish_template.h"
 #include "bonfire/backend/cpu/gemm_kernel.h"
+#include "bonfire/backend/cpu/gemm_neon_template.h"
 
 namespace bonfire::cpu {
 
 namespace {
 
 // Of finished tiles.
-struct Isa {
+struct Isa : WidenedBf16<Isa> {
   using Scalar = float;
   static constexpr int bytes = 16, mr = 1, vectors = 1;
 
