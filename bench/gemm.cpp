@@ -1,10 +1,11 @@
 // Speed of the CPU matrix product, per shape, type and kernel: bench_gemm [threads] [instruction set | all] [text]
-// With a text, only cases whose name contains it. Kernels are measured in turns with OpenBLAS's sgemm where it was
-// found, also those that multiply bf16; the figures are medians in GFLOP/s. One thread is measured in processor time,
-// so that a busy machine does not disturb it much, several in real time.
+// With a text, only cases whose name contains it. Kernels are measured in turns with the sgemm of OpenBLAS and of BLIS
+// where they are installed, also those that multiply bf16; the figures are medians in GFLOP/s. One thread is measured
+// in processor time, so that a busy machine does not disturb it much, several in real time.
 
 #include "bonfire/backend/cpu/gemm.h"
 
+#include <dlfcn.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,14 +17,6 @@
 #include <vector>
 
 #include "bonfire/base/random.h"
-
-#if defined(BONFIRE_BENCH_OPENBLAS)
-extern "C" {
-void openblas_set_num_threads(int threads);
-void cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a, int lda,
-                 const float* b, int ldb, float beta, float* c, int ldc);
-}
-#endif
 
 namespace {
 
@@ -57,18 +50,36 @@ struct Case {
   bool transpose_a = false, transpose_b = false;
 };
 
-#if defined(BONFIRE_BENCH_OPENBLAS)
-void yardstick(const Gemm& g, const float* a, const float* b, float* c) {
-  constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
-  cblas_sgemm(kRowMajor, g.transpose_a ? kTransposed : kPlain, g.transpose_b ? kTransposed : kPlain,
-              static_cast<int>(g.m), static_cast<int>(g.n), static_cast<int>(g.k), 1, a, static_cast<int>(g.lda), b,
-              static_cast<int>(g.ldb), 0, c, static_cast<int>(g.ldc));
-}
-constexpr bool kYardstick = true;
-#else
-void yardstick(const Gemm&, const float*, const float*, float*) {}
-constexpr bool kYardstick = false;
-#endif
+// Another library's sgemm, loaded when the benchmark runs: all of them have the same names.
+class Yardstick {
+ public:
+  // Number: what its function that sets the number of threads takes.
+  template <class Number>
+  static Yardstick load(const char* name, const char* file, const char* set_threads, Number threads) {
+    Yardstick loaded(name);
+    void* library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return loaded;
+    loaded.sgemm_ = reinterpret_cast<Sgemm*>(dlsym(library, "cblas_sgemm"));
+    if (void* set = dlsym(library, set_threads)) reinterpret_cast<void (*)(Number)>(set)(threads);
+    return loaded;
+  }
+
+  bool is_here() const { return sgemm_ != nullptr; }
+  const char* name() const { return name_; }
+  void multiply(const Gemm& g, const float* a, const float* b, float* c) const {
+    constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
+    sgemm_(kRowMajor, g.transpose_a ? kTransposed : kPlain, g.transpose_b ? kTransposed : kPlain, static_cast<int>(g.m),
+           static_cast<int>(g.n), static_cast<int>(g.k), 1, a, static_cast<int>(g.lda), b, static_cast<int>(g.ldb), 0,
+           c, static_cast<int>(g.ldc));
+  }
+
+ private:
+  using Sgemm = void(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                     int lda, const float* b, int ldb, float beta, float* c, int ldc);
+  explicit Yardstick(const char* name) : name_(name) {}
+  const char* name_;
+  Sgemm* sgemm_ = nullptr;
+};
 
 // A shape with operands of one type.
 template <class T>
@@ -111,13 +122,14 @@ Contender contender(cpu::InstructionSet set, Operands<T>& o, ThreadPool& pool) {
           }};
 }
 
-void measure(const Case& one, const std::vector<cpu::InstructionSet>& sets, ThreadPool& pool) {
+void measure(const Case& one, const std::vector<cpu::InstructionSet>& sets, const std::vector<Yardstick>& yardsticks,
+             ThreadPool& pool) {
   Operands<float> f32(one);
   Operands<bfloat16> bf16(one);
   std::vector<Contender> contenders;
-  if (kYardstick)
+  for (const Yardstick& each : yardsticks)
     contenders.push_back(
-        {"OpenBLAS", DType::f32, [&] { yardstick(f32.gemm, f32.a.data(), f32.b.data(), f32.c.data()); }});
+        {each.name(), DType::f32, [&] { each.multiply(f32.gemm, f32.a.data(), f32.b.data(), f32.c.data()); }});
   for (cpu::InstructionSet set : sets) {
     contenders.push_back(contender(set, f32, pool));
     contenders.push_back(contender(set, bf16, pool));
@@ -132,13 +144,15 @@ void measure(const Case& one, const std::vector<cpu::InstructionSet>& sets, Thre
             for (int i = 0; i < calls; ++i) each.multiply();
           },
           pool.size()));
-  const double yardstick_seconds = median(contenders[0].seconds);
+  double best = 0;  // seconds of the faster library
+  for (size_t i = 0; i < yardsticks.size(); ++i)
+    best = i == 0 ? median(contenders[i].seconds) : std::min(best, median(contenders[i].seconds));
   for (const Contender& each : contenders) {
     const double seconds = median(each.seconds);
     fmt::print("{:<28} {:>6} {:>6} {:>6} {}{} {:<5} {:<11} {:>8.1f}", one.what, one.m, one.n, one.k,
                one.transpose_a ? 'T' : 'N', one.transpose_b ? 'T' : 'N', name_of(each.type), each.kernel,
                operations * calls / seconds * 1e-9);
-    if (kYardstick) fmt::print(" {:>6.2f}", yardstick_seconds / seconds);
+    if (best > 0) fmt::print(" {:>6.2f}", best / seconds);
     fmt::print("\n");
   }
 }
@@ -179,12 +193,15 @@ int main(int argc, char** argv) {
     if (kernels == "all" || cpu::name_of(set) == kernels) sets.push_back(set);
   if (sets.empty()) sets.push_back(available.back());
   ThreadPool pool(threads);
-#if defined(BONFIRE_BENCH_OPENBLAS)
-  openblas_set_num_threads(threads);
-#endif
-  fmt::print("{} thread(s); ratio: to OpenBLAS's f32\n", threads);
+  std::vector<Yardstick> yardsticks;
+  for (const Yardstick& each :
+       {Yardstick::load<int>("OpenBLAS", "libopenblas.so.0", "openblas_set_num_threads", threads),
+        Yardstick::load<int64_t>("BLIS", "libblis.so.4", "bli_thread_set_num_threads", threads)})
+    if (each.is_here()) yardsticks.push_back(each);
+  fmt::print("{} thread(s); ratio: to the faster f32 of {}\n", threads,
+             yardsticks.empty() ? "no other library: none is installed" : "the other libraries");
   fmt::print("{:<28} {:>6} {:>6} {:>6} {:<2} {:<5} {:<11} {:>8}  ratio\n", "case", "m", "n", "k", "", "type", "kernel",
              "GFLOP/s");
   for (const Case& one : kCases)
-    if (std::string_view(one.what).find(text) != std::string_view::npos) measure(one, sets, pool);
+    if (std::string_view(one.what).find(text) != std::string_view::npos) measure(one, sets, yardsticks, pool);
 }
