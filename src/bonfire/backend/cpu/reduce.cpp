@@ -156,8 +156,8 @@ Reduction::Reduction(const Shape& shape, const Shape& axes) {
   if (runs && row < kShortRun && reduced.extents.rank() > 0) take_short_runs_as_rows();
   segment = runs ? kPieceElements : kColumns / group * group;
   segments = std::max<int64_t>(1, (row + segment - 1) / segment);
-  int64_t elements = steps() * std::min(row, segment);                                          // of one output
-  const int64_t fewest = std::max(kPieceElements, runs ? 0 : kBlock * std::min(row, segment));  // elements of a piece
+  const int64_t across = std::min(row, segment), elements = steps() * across;   // of one output
+  const int64_t fewest = std::max(kPieceElements, runs ? 0 : kBlock * across);  // of a piece
   pieces = outputs() < kFewOutputs ? std::max<int64_t>(1, std::min(elements / fewest, steps())) : 1;
 }
 

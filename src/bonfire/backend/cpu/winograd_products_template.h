@@ -24,7 +24,8 @@ struct WinogradProducts {
       Vector columns[Vectors];
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) columns[v] = G::template load<Vector>(right + v * kLanes);
-      if constexpr (Isa::a_by_lane && RowStep == 1 && Rows == kLanes) {  // one load for all of them
+      // Both loops are written out: with one that asks a function for its number, sums leave the registers.
+      if constexpr (Isa::a_by_lane && RowStep == 1 && Rows == kLanes) {  // one load for all rows
         Vector numbers = G::template load<Vector>(left);
         Isa::hold(numbers);
 #pragma GCC unroll 32
