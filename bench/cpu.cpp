@@ -333,11 +333,14 @@ std::vector<Case> chosen_cases(const Settings& settings) {
     if (settings.batch > 0) one.batch = settings.batch;
     if (wanted) chosen.push_back(std::move(one));
   }
-  if (chosen.empty()) throw_error<ConfigError>("[bench_cpu] --case names no case");
-  return chosen;
+  if (!chosen.empty()) return chosen;
+  std::string names;
+  for (const Case& one : cases()) names += (names.empty() ? "" : ", ") + one.name;
+  throw_error<ConfigError>("[bench_cpu] --case names none of {}", names);
 }
 
 int run_all(const Settings& settings) {
+  const std::vector<Case> chosen = chosen_cases(settings);
   FreshRecord record;
   nlohmann::json rows = nlohmann::json::array();
   std::printf("%-32s %s %-5s %10s %10s %7s %9s %7s %9s %9s %6s %6s  %s\n", "training step, samples/s", "t", "dtype",
@@ -347,7 +350,7 @@ int run_all(const Settings& settings) {
     for (const char* dtype : {"f32", "bf16"}) {
       if (!settings.dtype.empty() && settings.dtype != dtype) continue;
       double peak = measured_peak(settings, threads, dtype);
-      for (const Case& one : chosen_cases(settings)) {
+      for (const Case& one : chosen) {
         rows.push_back(measure(settings, threads, one, dtype, peak));
         if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';  // an interrupt loses one row
       }
