@@ -90,6 +90,11 @@ BONFIRE_DEVICE T exp_of(T x) {
   return T(BONFIRE_MATH(exp)(x));
 }
 template <class T>
+BONFIRE_DEVICE T exp_of_negative(T x) {
+  BONFIRE_ON_CPU(return base::quick_exponential(x);)
+  return T(BONFIRE_MATH(exp)(x));
+}
+template <class T>
 BONFIRE_DEVICE T tanh_of(T x) {
   BONFIRE_ON_CPU(return base::hyperbolic_tangent(x);)
   return T(BONFIRE_MATH(tanh)(x));
@@ -101,7 +106,7 @@ BONFIRE_DEVICE T erf_of(T x, [[maybe_unused]] T gaussian) {  // for callers that
 }
 template <class T>
 BONFIRE_DEVICE T erf_of(T x) {
-  return erf_of(x, exp_of(-x * x));
+  return erf_of(x, exp_of_negative(-x * x));
 }
 
 template <class T>
@@ -260,7 +265,7 @@ struct relu_gradient {
 template <class T>
 struct gelu_gradient {  // dy (Φ(x) + x φ(x))
   BONFIRE_DEVICE static T call(T dy, T x) {
-    T gaussian = exp_of(T(-0.5) * x * x);
+    T gaussian = exp_of_negative(T(-0.5) * x * x);
     T cdf = T(0.5) * (T(1) + erf_of(x * T(0.70710678118654752440), gaussian));
     return dy * (cdf + x * (T(0.39894228040143267794) * gaussian));
   }

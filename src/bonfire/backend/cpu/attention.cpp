@@ -21,7 +21,7 @@ namespace bonfire::cpu {
 
 namespace {
 
-using base::exponential;
+using base::quick_exponential;
 
 constexpr int64_t kQueries = 128, kKeys = 128;  // of a block
 constexpr int64_t kLeastPacked = 32;            // rows, columns and depth of products that are worth packing for
@@ -239,8 +239,8 @@ struct Forward {
       Acc most = std::max(largest[r], row_max<Acc>(block.columns, [&](int64_t j) { return row[j]; }));
       // Where nothing is visible yet, any finite number keeps exp(−∞ − most) at 0.
       Acc shift = most == -std::numeric_limits<Acc>::infinity() ? Acc(0) : most;
-      for (int64_t j = 0; j < block.columns; ++j) row[j] = exponential(row[j] - shift);
-      Acc factor = exponential(largest[r] - shift);
+      for (int64_t j = 0; j < block.columns; ++j) row[j] = quick_exponential(row[j] - shift);
+      Acc factor = quick_exponential(largest[r] - shift);
       total[r] = total[r] * factor + row_sum<Acc>(block.columns, [&](int64_t j) { return row[j]; });
       largest[r] = most;
       Acc* sums = memory.sums + r * values;
@@ -325,7 +325,7 @@ struct Backward {
         std::fill_n(factors, block.columns, Acc(1));
       }
       for (int64_t j = 0; j < block.columns; ++j) {
-        const Acc probability = exponential(p[j] - shift);
+        const Acc probability = quick_exponential(p[j] - shift);
         ds[j] = probability * (ds[j] * factors[j] - delta) * scale;
         p[j] = probability * factors[j];
       }

@@ -108,13 +108,23 @@ class ResultRows {
   bool two_;
 };
 
-// c [2 x 16, 2 x 16] of up to 2 x 2 tiles.
+// c [2 x 16, 2 x 16] of up to 2 x 2 tiles, which the products are added to or take the place of.
 template <int Parts, bool TwoDown, bool TwoAcross>
-void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, ResultRows result) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add,
+                    ResultRows result) {
+  const int64_t row_bytes = c_stride * static_cast<int64_t>(sizeof(float));
+  float* lower = c + kTile * c_stride;
+  if (add) {
+    _tile_loadd(0, c, row_bytes);
+    if constexpr (TwoAcross) _tile_loadd(1, c + kTile, row_bytes);
+    if constexpr (TwoDown) _tile_loadd(2, lower, row_bytes);
+    if constexpr (TwoDown && TwoAcross) _tile_loadd(3, lower + kTile, row_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * kMr * kSteps, b += Parts * kNr * kSteps) {
     result.ask();
     if constexpr (Parts == 1)
@@ -122,8 +132,6 @@ void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, 
     else
       add_split_steps<TwoDown, TwoAcross>(a, b);
   }
-  const int64_t row_bytes = c_stride * static_cast<int64_t>(sizeof(float));
-  float* lower = c + kTile * c_stride;
   _tile_stored(0, c, row_bytes);
   if constexpr (TwoAcross) _tile_stored(1, c + kTile, row_bytes);
   if constexpr (TwoDown) _tile_stored(2, lower, row_bytes);
@@ -135,18 +143,19 @@ void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_str
               int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
   const ResultRows result(c, c_stride, rows, two_across, kc / (Parts * kSteps));
-  auto multiply_to = [&](float* to, int64_t stride) {
+  auto multiply_to = [&](float* to, int64_t stride, bool to_be_added) {
     if (two_down)
-      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride, result)
-                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride, result);
+      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride, to_be_added, result)
+                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride, to_be_added, result);
     else
-      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride, result)
-                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride, result);
+      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride, to_be_added, result)
+                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride, to_be_added, result);
   };
-  if (rows % kTile == 0 && !add) return multiply_to(c, c_stride);
-  // Through a copy, since tiles have 16 rows; and a slice of K is summed on its own, which keeps errors small.
-  alignas(64) float sums[kMr * kNr];
-  multiply_to(sums, kNr);
+  // Of f32 a slice of K is summed on its own, which keeps errors small.
+  const bool apart = Parts > 1 && add;
+  if (rows % kTile == 0 && !apart) return multiply_to(c, c_stride, add);
+  alignas(64) float sums[kMr * kNr];  // since tiles have 16 rows
+  multiply_to(sums, kNr, false);
   for (int r = 0; r < rows; ++r, c += c_stride)
     for (int v = 0; v <= static_cast<int>(two_across); ++v) {
       __m512 total = _mm512_load_ps(sums + r * kNr + v * kTile);

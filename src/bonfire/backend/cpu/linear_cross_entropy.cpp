@@ -27,23 +27,26 @@ namespace bonfire::cpu {
 
 namespace {
 
-// The largest logit, and the sum of exponentials of distances to it. One sweep does for logits of common size: their
-// exponentials are far from the largest and smallest numbers.
+// Adds the bias to logits. Returns the largest and the sum of exponentials of distances to it. One sweep does for
+// logits of common size: their exponentials are far from the largest and smallest numbers.
 template <class Acc>
-Acc summarize_row(const Acc* logits, int64_t classes, Acc& sum) {
+Acc summarize_row(Acc* __restrict logits, const Acc* __restrict bias, int64_t classes, Acc& sum) {
   constexpr Acc kCommon = 40;
   Acc sums[kLanes] = {}, most[kLanes];
   std::fill_n(most, kLanes, -std::numeric_limits<Acc>::infinity());
   int64_t i = 0;
   for (; i + kLanes <= classes; i += kLanes)
     for (int l = 0; l < kLanes; ++l) {
-      const Acc logit = logits[i + l];
-      sums[l] += base::exponential(logit);
+      const Acc logit = logits[i + l] + bias[i + l];
+      logits[i + l] = logit;
+      sums[l] += base::quick_exponential(logit);
       most[l] = logit > most[l] ? logit : most[l];
     }
   for (int l = 0; i < classes; ++i, ++l) {
-    sums[l] += base::exponential(logits[i]);
-    most[l] = logits[i] > most[l] ? logits[i] : most[l];
+    const Acc logit = logits[i] + bias[i];
+    logits[i] = logit;
+    sums[l] += base::quick_exponential(logit);
+    most[l] = logit > most[l] ? logit : most[l];
   }
   for (int width = kLanes / 2; width > 0; width /= 2)
     for (int l = 0; l < width; ++l) {
@@ -54,7 +57,7 @@ Acc summarize_row(const Acc* logits, int64_t classes, Acc& sum) {
   if (largest > -kCommon && largest < kCommon)
     sum = sums[0] * std::exp(-largest);
   else
-    sum = row_sum<Acc>(classes, [&](int64_t j) { return base::exponential(logits[j] - largest); });
+    sum = row_sum<Acc>(classes, [&](int64_t j) { return base::quick_exponential(logits[j] - largest); });
   return largest;
 }
 
@@ -262,11 +265,14 @@ class LogitsInBlocks {
     const int64_t first = block * block_classes_, classes = classes_of(block), depth = loss_.depth;
     logits_of(classes).pack_b(run.input<T>(1) + first * depth, Axis{{classes, depth}}, Axis{{depth, 1}},
                               slot.weight_classes);
-    if (loss_.has_bias)
-      dispatch(loss_.bias_type, [&](auto tag) {
-        const auto* bias = static_cast<const typename decltype(tag)::type*>(loss_.bias(run));
-        for (int64_t i = 0; i < classes; ++i) slot.bias[i] = static_cast<Acc>(bias[first + i]);
-      });
+    if (!loss_.has_bias) {
+      std::fill_n(slot.bias, classes, Acc(0));
+      return;
+    }
+    dispatch(loss_.bias_type, [&](auto tag) {
+      const auto* bias = static_cast<const typename decltype(tag)::type*>(loss_.bias(run));
+      for (int64_t i = 0; i < classes; ++i) slot.bias[i] = static_cast<Acc>(bias[first + i]);
+    });
   }
 
   // The logits of a block of classes, and of them what the softmax needs.
@@ -281,11 +287,7 @@ class LogitsInBlocks {
       for (int64_t r = 0; r < rows_of(memory, row_block); ++r, logits += product.stride()) {
         const int64_t row = row_block * block_rows_ + r, at = block * chunk_ + row, own = target(run, memory, row);
         if (own == loss_.ignore_index) continue;
-        if (loss_.has_bias) {
-#pragma GCC ivdep
-          for (int64_t i = 0; i < classes; ++i) logits[i] += slot.bias[i];
-        }
-        const Acc largest = summarize_row(logits, classes, memory.sums[at]);
+        const Acc largest = summarize_row(logits, slot.bias, classes, memory.sums[at]);
         memory.largest[at] = largest;
         if (loss_.smoothing != 0)
           memory.totals[at] = row_sum<Acc>(classes, [&](int64_t i) { return logits[i] - largest; });
@@ -373,9 +375,9 @@ class LogitsInBlocks {
     const Acc spread = given * loss_.smoothing / static_cast<Acc>(loss_.classes);
 #pragma GCC ivdep
     for (int64_t i = 0; i < classes.count; ++i)
-      gradient[i] = static_cast<T>(base::exponential(logits[i] - shift) * factor - spread);
+      gradient[i] = static_cast<T>(base::quick_exponential(logits[i] - shift) * factor - spread);
     if (own >= classes.first && own < classes.first + classes.count) {
-      const Acc share = base::exponential(logits[own - classes.first] - shift) * factor;
+      const Acc share = base::quick_exponential(logits[own - classes.first] - shift) * factor;
       gradient[own - classes.first] = static_cast<T>(share - spread - given * (1 - loss_.smoothing));
     }
     if (!loss_.has_bias) return;

@@ -89,7 +89,7 @@ struct CrossEntropy {
         scale[j] = target[row + j] == ignore_index ? Acc(0) : given;
       }
       auto write = [&](int64_t at, int64_t j) {
-        Acc probability = exponential(static_cast<Acc>(logits[at]) - log_sum[row + j]);
+        Acc probability = quick_exponential(static_cast<Acc>(logits[at]) - log_sum[row + j]);
         dlogits[at] = static_cast<T>(scale[j] * (probability - spread));
       };
       if (shape.inner == 1) {
@@ -104,7 +104,7 @@ struct CrossEntropy {
           continue;
         }
         int64_t at = first + target[row + j] * shape.inner + j;
-        Acc probability = exponential(static_cast<Acc>(logits[at]) - log_sum[row + j]);
+        Acc probability = quick_exponential(static_cast<Acc>(logits[at]) - log_sum[row + j]);
         dlogits[at] = static_cast<T>(scale[j] * (probability - spread - (1 - smoothing)));
       }
     });

@@ -13,7 +13,7 @@ struct Softmax {
   }
   template <class Acc>
   static Acc value(Acc shifted, Acc prepared) {
-    return exponential(shifted) * prepared;
+    return quick_exponential(shifted) * prepared;
   }
   template <class Acc>
   static Acc term(Acc dy, Acc y) {
@@ -40,7 +40,7 @@ struct LogSoftmax {
   }
   template <class Acc>
   static Acc gradient(Acc dy, Acc y, Acc total) {
-    return dy - exponential(y) * total;
+    return dy - quick_exponential(y) * total;
   }
 };
 

@@ -12,7 +12,7 @@
 namespace bonfire::cpu {
 inline namespace BONFIRE_COMPILED_SET {
 
-using base::exponential;
+using base::quick_exponential;
 
 inline constexpr int64_t kColumns = 64;  // of a block
 
@@ -43,7 +43,7 @@ template <class T, class Acc = Compute<T>>
 void softmax_statistics(const T* x, int64_t length, int64_t stride, int64_t columns, Acc* largest, Acc* sum) {
   if (stride == 1) {
     largest[0] = row_max<Acc>(length, [&](int64_t i) { return static_cast<Acc>(x[i]); });
-    sum[0] = row_sum<Acc>(length, [&](int64_t i) { return exponential(static_cast<Acc>(x[i]) - largest[0]); });
+    sum[0] = row_sum<Acc>(length, [&](int64_t i) { return quick_exponential(static_cast<Acc>(x[i]) - largest[0]); });
     return;
   }
   std::fill_n(largest, columns, -std::numeric_limits<Acc>::infinity());
@@ -54,7 +54,7 @@ void softmax_statistics(const T* x, int64_t length, int64_t stride, int64_t colu
       largest[j] = value > largest[j] ? value : largest[j];
     }
   for (int64_t i = 0; i < length; ++i)
-    for (int64_t j = 0; j < columns; ++j) sum[j] += exponential(static_cast<Acc>(x[i * stride + j]) - largest[j]);
+    for (int64_t j = 0; j < columns; ++j) sum[j] += quick_exponential(static_cast<Acc>(x[i * stride + j]) - largest[j]);
 }
 
 }  // namespace BONFIRE_COMPILED_SET
