@@ -37,6 +37,17 @@ TEST(Exponential, ReachesItsLimits) {
   EXPECT_TRUE(std::isnan(exponential(std::numeric_limits<float>::quiet_NaN())));
 }
 
+TEST(QuickExponential, IsTheSameBelow88) {
+  auto found = [](float x) { return quick_exponential(x); };
+  auto exact = [](double x) { return std::exp(x); };
+  EXPECT_LT(worst_error(-87, 88, found, exact), 1.3e-7);
+  EXPECT_EQ(quick_exponential(0.0F), 1.0F);
+  EXPECT_EQ(quick_exponential(-87.1F), 0.0F);  // not one of the numbers that processors are slow with
+  EXPECT_EQ(quick_exponential(-1e30F), 0.0F);
+  EXPECT_EQ(quick_exponential(-kInfinity), 0.0F);
+  EXPECT_TRUE(std::isnan(quick_exponential(std::numeric_limits<float>::quiet_NaN())));
+}
+
 TEST(HyperbolicTangent, IsExactNearZeroToo) {
   auto found = [](float x) { return hyperbolic_tangent(x); };
   auto exact = [](double x) { return std::tanh(x); };

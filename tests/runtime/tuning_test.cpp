@@ -204,6 +204,18 @@ TEST_F(Tuning, AnAlgorithmThatIsFarBehindInOneLayoutIsNotTriedInAnother) {
   EXPECT_GT(times[0], 1e6);
 }
 
+TEST_F(Tuning, ALongKernelThatWasDisturbedOnceGetsAnotherChance) {
+  setenv("BONFIRE_TUNE", "full", 1);
+  const Layout arriving[] = {{}};
+  GraphNode* node = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{96}, DType::f32, {}}), 0}});
+  std::atomic<int> runs{0};
+  const std::vector<Candidate> candidates = {
+      make_candidate({*node, arriving}, "steady", [](const bonfire::Run&) { work_for(std::chrono::milliseconds(50)); }),
+      make_candidate({*node, arriving}, "shared",
+                     [&](const bonfire::Run&) { work_for(std::chrono::milliseconds(++runs == 1 ? 100 : 20)); })};
+  EXPECT_EQ(candidates[pick_candidate(*node, candidates, std::vector<double>(2))].name, "shared");
+}
+
 TEST_F(Tuning, KeysNameThreadsAndProcessor) {
   pick("full");
   EXPECT_NE(tuning_record().find("cpu/" + std::to_string(cpu::cpu_threads()) + processor_name()), std::string::npos);

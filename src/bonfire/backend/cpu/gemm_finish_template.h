@@ -68,12 +68,21 @@ struct GemmFinish {
     }
   }
 
-  // `old` and `residual` are read only where the tile wants them. Plain tiles are only stored.
-  template <bool Plain, class Old>
+  // What is done to a tile. Two common cases are compiled on their own, without asking for every vector.
+  enum class Work { none, column_bias, any };
+
+  static Work work_of(const FinishTile<Scalar>& t) {
+    if (t.add || t.row_bias || t.residual || t.activation != Activation::none) return Work::any;
+    return t.col_bias ? Work::column_bias : Work::none;
+  }
+
+  // `old` and `residual` are read only where the tile wants them.
+  template <Work work, class Old>
   [[gnu::always_inline]] static Vector finished(const FinishTile<Scalar>& t, int r, int c, const Scalar* tile,
                                                 const Old& old, const Old& residual) {
     Vector value = G::template load<Vector>(tile + c);
-    if constexpr (Plain) return value;
+    if constexpr (work == Work::none) return value;
+    if constexpr (work == Work::column_bias) return value + G::template load<Vector>(t.col_bias + c);
     if (t.add) value += old();
     if (t.row_bias) value += t.row_bias[r];
     if (t.col_bias) value += G::template load<Vector>(t.col_bias + c);
@@ -123,18 +132,18 @@ struct GemmFinish {
   };
 
   // A row whose columns are neighbours in memory; `out` and `residual` are its first column.
-  template <bool Plain, class Out>
+  template <Work work, class Out>
   [[gnu::always_inline]] static void finish_row(const FinishTile<Scalar>& t, int r, Out* out, const Out* residual) {
     const Scalar* tile = t.tile + r * t.tile_stride;
     int c = 0;
     for (; c + kLanes <= t.cols; c += kLanes) {
       auto reader = [&](const Out* from) { return [=] { return G::template load<Vector>(from + c); }; };
-      narrow(out + c, finished<Plain>(t, r, c, tile, reader(out), reader(residual)));
+      narrow(out + c, finished<work>(t, r, c, tile, reader(out), reader(residual)));
     }
     if (c < t.cols) {
       const Start start{t.cols - c};
       auto reader = [&](const Out* from) { return [=] { return start.load(from + c); }; };
-      start.store(finished<Plain>(t, r, c, tile, reader(out), reader(residual)), out + c);
+      start.store(finished<work>(t, r, c, tile, reader(out), reader(residual)), out + c);
     }
   }
 
@@ -152,26 +161,34 @@ struct GemmFinish {
         };
       };
       Out part[kLanes];
-      narrow(part, finished<false>(t, r, c, tile, reader(out), reader(residual)));
+      narrow(part, finished<Work::any>(t, r, c, tile, reader(out), reader(residual)));
       for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
+    }
+  }
+
+  template <Work work, class Out>
+  static void finish_rows(const FinishTile<Scalar>& t) {
+    const int64_t first = t.col_offset[0];
+    for (int r = 0; r < t.rows; ++r) {
+      const int64_t at = t.row_offset[r] + first;
+      finish_row<work>(t, r, static_cast<Out*>(t.out) + at,
+                       t.residual ? static_cast<const Out*>(t.residual) + at : nullptr);
     }
   }
 
   template <class Out>
   static void finish_as(const FinishTile<Scalar>& tile) {
     const FinishTile<Scalar> t = tile;  // stores of results cannot change it
-    const int64_t first = t.col_offset[0];
-    const bool adjacent = t.col_offset[t.cols - 1] - first == t.cols - 1;
-    const bool plain = !t.add && !t.row_bias && !t.col_bias && !t.residual && t.activation == Activation::none;
-    for (int r = 0; r < t.rows; ++r) {
-      Out* out = static_cast<Out*>(t.out) + t.row_offset[r];
-      const Out* residual = t.residual ? static_cast<const Out*>(t.residual) + t.row_offset[r] : nullptr;
-      if (!adjacent)
-        finish_scattered(t, r, out, residual);
-      else if (plain)
-        finish_row<true>(t, r, out + first, residual);
-      else
-        finish_row<false>(t, r, out + first, residual ? residual + first : nullptr);
+    if (t.col_offset[t.cols - 1] - t.col_offset[0] != t.cols - 1) {
+      for (int r = 0; r < t.rows; ++r)
+        finish_scattered(t, r, static_cast<Out*>(t.out) + t.row_offset[r],
+                         t.residual ? static_cast<const Out*>(t.residual) + t.row_offset[r] : nullptr);
+      return;
+    }
+    switch (work_of(t)) {
+      case Work::none: return finish_rows<Work::none, Out>(t);
+      case Work::column_bias: return finish_rows<Work::column_bias, Out>(t);
+      case Work::any: return finish_rows<Work::any, Out>(t);
     }
   }
 

@@ -90,9 +90,9 @@ template class PanelSource<double>;
 template <class Element, class Acc>
 template <class Packed>
 void MemorySource<Element, Acc>::pack_as(const PanelBlock& block, PanelLayout layout, Packed* panels) const {
-  int64_t k_offset[kMaxSliceK], lane_offset[8 * kMaxPanelWidth];
+  int64_t k_offset[kMaxSliceK], lane_offset[16 * kMaxPanelWidth];
   k_.offsets(block.k, {k_offset, static_cast<size_t>(block.kc)});
-  const int64_t group = 8 * layout.width;  // lanes
+  const int64_t group = 16 * layout.width;  // lanes
   for (int64_t lane = 0; lane < block.lanes; lane += group) {
     std::span<int64_t> offsets(lane_offset, static_cast<size_t>(std::min(group, block.lanes - lane)));
     lanes_.offsets(block.lane + lane, offsets);
