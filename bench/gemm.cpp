@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,9 +38,21 @@ double median(std::vector<double> numbers) {
   return numbers[numbers.size() / 2];
 }
 
+// Numbers as a tensor has them: from the beginning of a cache line on.
 template <class T>
-std::vector<T> random_numbers(int64_t count, uint64_t stream) {
-  std::vector<T> numbers(count);
+struct AlignedAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{64};
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kAlignment)); }
+  void deallocate(T* numbers, size_t) { ::operator delete(numbers, kAlignment); }
+  bool operator==(const AlignedAllocator&) const = default;
+};
+template <class T>
+using Numbers = std::vector<T, AlignedAllocator<T>>;
+
+template <class T>
+Numbers<T> random_numbers(int64_t count, uint64_t stream) {
+  Numbers<T> numbers(count);
   for (int64_t i = 0; i < count; ++i) numbers[i] = 2 * uniform_at(1, stream, i) - 1;
   return numbers;
 }
@@ -85,7 +98,7 @@ class Yardstick {
 template <class T>
 struct Operands {
   Gemm gemm;
-  std::vector<T> a, b, c;
+  Numbers<T> a, b, c;
   std::vector<std::byte> workspace;
 
   explicit Operands(const Case& one)

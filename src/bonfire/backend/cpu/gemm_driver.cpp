@@ -441,31 +441,37 @@ class Multiplication {
 
   // Adds the parts of K in their order and finishes the result.
   void sum_parts() {
-    const int64_t chunks = ceil_div(p_.n, kReduceColumns), part_size = p_.m * partial_stride_;
-    for_each_task(pool_, cut_.slots, p_.m * chunks, [&](int64_t, int64_t task) {
-      const int64_t i = task / chunks, j = task % chunks * kReduceColumns;
+    constexpr int64_t kRows = 16;  // of a task
+    const int64_t chunks = ceil_div(p_.n, kReduceColumns);
+    for_each_task(pool_, cut_.slots, ceil_div(p_.m, kRows) * chunks, [&](int64_t, int64_t task) {
+      const int64_t first = task / chunks * kRows, j = task % chunks * kReduceColumns;
       const int64_t cols = std::min(kReduceColumns, p_.n - j);
-      Acc* sum = partial_ + i * partial_stride_ + j;
-      for (int64_t part = 1; part < cut_.parts; ++part) {
-        const Acc* other = sum + part * part_size;
-        for (int64_t c = 0; c < cols; ++c) sum[c] += other[c];
-      }
-      int64_t row_offset = p_.rows.offset(i), col_offset[kReduceColumns];
+      int64_t col_offset[kReduceColumns];
       p_.cols.offsets(j, {col_offset, static_cast<size_t>(cols)});
-      finish({.tile = sum,
-              .tile_stride = 0,
-              .rows = 1,
-              .cols = static_cast<int>(cols),
-              .out = p_.out,
-              .out_bf16 = p_.out_type == OutputType::bf16,
-              .row_offset = &row_offset,
-              .col_offset = col_offset,
-              .add = p_.add,
-              .row_bias = p_.row_bias ? p_.row_bias + i : nullptr,
-              .col_bias = p_.col_bias ? p_.col_bias + j : nullptr,
-              .residual = p_.residual,
-              .activation = p_.activation});
+      for (int64_t i = first; i < std::min(first + kRows, p_.m); ++i) sum_parts_of_row(i, j, cols, col_offset);
     });
+  }
+
+  void sum_parts_of_row(int64_t i, int64_t j, int64_t cols, const int64_t* col_offset) {
+    Acc* sum = partial_ + i * partial_stride_ + j;
+    for (int64_t part = 1; part < cut_.parts; ++part) {
+      const Acc* other = sum + part * p_.m * partial_stride_;
+      for (int64_t c = 0; c < cols; ++c) sum[c] += other[c];
+    }
+    const int64_t row_offset = p_.rows.offset(i);
+    finish({.tile = sum,
+            .tile_stride = 0,
+            .rows = 1,
+            .cols = static_cast<int>(cols),
+            .out = p_.out,
+            .out_bf16 = p_.out_type == OutputType::bf16,
+            .row_offset = &row_offset,
+            .col_offset = col_offset,
+            .add = p_.add,
+            .row_bias = p_.row_bias ? p_.row_bias + i : nullptr,
+            .col_bias = p_.col_bias ? p_.col_bias + j : nullptr,
+            .residual = p_.residual,
+            .activation = p_.activation});
   }
 
   const Product<Acc>& p_;
