@@ -364,8 +364,8 @@ class LogitsInBlocks {
   };
 
   // given (softmax − (1 − s) onehot − s / V)
-  void differentiate_row(const Run& run, const Memory& memory, int64_t row, Classes classes, const Acc* logits,
-                         Acc given, T* gradient, Acc* dbias) const {
+  void differentiate_row(const Run& run, const Memory& memory, int64_t row, Classes classes,
+                         const Acc* __restrict logits, Acc given, T* __restrict gradient, Acc* __restrict dbias) const {
     const int64_t own = target(run, memory, row);
     if (own == loss_.ignore_index) {
       std::fill_n(gradient, classes.count, T(0));
@@ -374,15 +374,16 @@ class LogitsInBlocks {
     const Acc shift = memory.shift[row], factor = memory.factor[row];
     const Acc spread = given * loss_.smoothing / static_cast<Acc>(loss_.classes);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < classes.count; ++i)
-      gradient[i] = static_cast<T>(base::quick_exponential(logits[i] - shift) * factor - spread);
-    if (own >= classes.first && own < classes.first + classes.count) {
-      const Acc share = base::quick_exponential(logits[own - classes.first] - shift) * factor;
-      gradient[own - classes.first] = static_cast<T>(share - spread - given * (1 - loss_.smoothing));
+    for (int64_t i = 0; i < classes.count; ++i) {
+      const Acc value = base::quick_exponential(logits[i] - shift) * factor - spread;
+      gradient[i] = static_cast<T>(value);
+      dbias[i] += value;
     }
-    if (!loss_.has_bias) return;
-#pragma GCC ivdep
-    for (int64_t i = 0; i < classes.count; ++i) dbias[i] += static_cast<Acc>(gradient[i]);
+    const int64_t at = own - classes.first;
+    if (at < 0 || at >= classes.count) return;
+    const Acc at_target = given * (1 - loss_.smoothing);
+    gradient[at] = static_cast<T>(base::quick_exponential(logits[at] - shift) * factor - spread - at_target);
+    dbias[at] -= at_target;
   }
 
   void sum_parts(const Memory& memory, int64_t row, T* dx) const {
