@@ -16,7 +16,9 @@ struct Sizes {
 };
 constexpr Sizes kSmall{21, 9, 50};
 constexpr Sizes kSeveralBlocks{290, 20, 600};   // of rows and of classes
+constexpr Sizes kWholeVectors{290, 32, 600};    // a row of the weight is some vectors of every processor
 constexpr Sizes kSeveralChunks{600, 3, 15000};  // of rows, when they are small
+constexpr Sizes kChunksOfVectors{600, 16, 15000};
 
 // A linear layer and its loss, composed of ops, and the gradients that backward() finds.
 struct Composed {
@@ -72,7 +74,7 @@ void check(const CrossEntropyOptions& options, const Sizes& size, DType dtype, d
 }
 
 void check(const CrossEntropyOptions& options, DType dtype, double tolerance) {
-  for (const Sizes& size : {kSmall, kSeveralBlocks}) check(options, size, dtype, tolerance);
+  for (const Sizes& size : {kSmall, kSeveralBlocks, kWholeVectors}) check(options, size, dtype, tolerance);
 }
 
 TEST(LinearCrossEntropy, IsTheLossOfALinearLayerWithItsGradients) {
@@ -84,7 +86,8 @@ TEST(LinearCrossEntropy, AddsUpWhatChunksOfRowsGive) {
   for (const char* way : {"large_chunks", "small_chunks", "large_chunks_whole"}) {  // the last where f32 is split
     SCOPED_TRACE(way);
     ForcedKernel forced(way);
-    check({.reduction = Reduction::sum}, kSeveralChunks, DType::f32, 2e-3);
+    for (const Sizes& size : {kSeveralChunks, kChunksOfVectors})
+      check({.reduction = Reduction::sum}, size, DType::f32, 2e-3);
   }
 }
 

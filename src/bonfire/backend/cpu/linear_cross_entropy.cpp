@@ -157,6 +157,7 @@ class LogitsInBlocks {
   int64_t row_blocks(int64_t rows) const { return (rows + block_rows_ - 1) / block_rows_; }
   int64_t classes_of(int64_t block) const { return std::min(block_classes_, loss_.classes - block * block_classes_); }
   int64_t dx_stride() const { return dx_of(block_classes_).stride(); }
+  bool sums_in_output() const { return dx_stride() == loss_.depth; }                       // of dweight
   int64_t block_size() const { return block_rows_ * logits_of(block_classes_).stride(); }  // logits
 
   static std::byte* take(std::byte*& next, size_t bytes) { return std::exchange(next, next + (bytes + 63) / 64 * 64); }
@@ -204,7 +205,7 @@ class LogitsInBlocks {
     std::byte *weight_classes, *weight_depth;     // the weight as the right operand of logits, and of dx
     std::byte *gradient_rows, *gradient_classes;  // the gradient as the left operand of dx, and of dweight
     T* gradient;                                  // [rows, classes]
-    Acc *dweight, *bias, *dbias;                  // [classes, stride], [classes], [classes]
+    Acc *dweight, *bias, *dbias;                  // [classes, stride] where it is needed, [classes], [classes]
     size_t bytes;
 
     Slot(const LogitsInBlocks& op, std::byte* base) {
@@ -216,7 +217,7 @@ class LogitsInBlocks {
       gradient_rows = take(next, dx.a_bytes(rows));
       gradient_classes = take(next, op.dweight_of(rows).a_bytes(classes));
       gradient = take_numbers<T>(next, rows * classes);
-      dweight = take_numbers<Acc>(next, classes * op.dx_stride());
+      dweight = take_numbers<Acc>(next, op.sums_in_output() ? 0 : classes * op.dx_stride());
       bias = take_numbers<Acc>(next, classes);
       dbias = take_numbers<Acc>(next, classes);
       bytes = static_cast<size_t>(next - base);
@@ -328,7 +329,9 @@ class LogitsInBlocks {
       const PackedProduct<T> dx = dx_of(classes);
       dx.pack_b(run.input<T>(1) + first * depth, Axis{{depth, 1}}, Axis{{classes, depth}}, slot.weight_depth);
       std::fill_n(slot.dbias, classes, Acc(0));
-      std::fill_n(slot.dweight, classes * dx_stride(), Acc(0));
+      Acc* result = run.output<Acc>(2) + first * depth;
+      Acc* dweight_sums = sums_in_output() ? result : slot.dweight;
+      if (memory.rows == 0) std::fill_n(dweight_sums, classes * dx_stride(), Acc(0));
       for (int64_t row_block = 0; row_block < row_blocks(memory.rows); ++row_block) {
         const int64_t rows = rows_of(memory, row_block);
         const Acc* logits = logits_at(memory, row_block, block);
@@ -341,11 +344,11 @@ class LogitsInBlocks {
         const PackedProduct<T> dweight = dweight_of(rows);
         dweight.pack_a(slot.gradient, Axis{{classes, 1}}, Axis{{rows, classes}}, slot.gradient_classes);
         dweight.multiply(classes, slot.gradient_classes,
-                         memory.x_depth + static_cast<size_t>(row_block) * memory.x_depth_bytes, slot.dweight,
-                         dx_stride(), row_block > 0);
+                         memory.x_depth + static_cast<size_t>(row_block) * memory.x_depth_bytes, dweight_sums,
+                         dx_stride(), row_block > 0 || (sums_in_output() && memory.first > 0));
       }
-      for (int64_t i = 0; i < classes; ++i)
-        give(slot.dweight + i * dx_stride(), depth, memory, run.output<Acc>(2) + (first + i) * depth);
+      for (int64_t i = 0; i < classes && !sums_in_output(); ++i)
+        give(slot.dweight + i * dx_stride(), depth, memory, result + i * depth);
       if (loss_.has_bias) give(slot.dbias, classes, memory, run.output<Acc>(3) + first);
     }
   }
