@@ -175,28 +175,39 @@ struct PackBf16 : PanelsOfBf16<Isa, uint16_t, 1> {
     }
   }
 
+  // Pairs of an even step and the odd one after it, as one instruction makes them: of the first or the other four of
+  // every eight lanes.
+  template <int Four>
+  [[gnu::always_inline]] static Words pairs_of_fours(Numbers even, Numbers odd) {
+    const auto a = (__m512i)even, b = (__m512i)odd;
+    return (Words)(Four == 0 ? _mm512_unpacklo_epi16(a, b) : _mm512_unpackhi_epi16(a, b));
+  }
+
   static void lines_by_lanes(const Panel& panel, int64_t k) {
     const int64_t width = panel.p.layout.width;
     for (int64_t first = 0; first < width; first += kBatch) {
       const Stretches lanes(panel.p.lane_offset + panel.lane + first, least(kBatch, panel.lanes - first));
-      Words low[kWords], high[kWords];
+      Words fours[2][kWords];
 #pragma GCC unroll 16
       for (int i = 0; i < kWords; ++i) {
         const Numbers even = load_step(panel.p, k + 2 * i, lanes), odd = load_step(panel.p, k + 2 * i + 1, lanes);
-        low[i] = low_pairs(even, odd);
-        high[i] = high_pairs(even, odd);
+        fours[0][i] = pairs_of_fours<0>(even, odd);
+        fours[1][i] = pairs_of_fours<1>(even, odd);
       }
-      store_lines(low, panel.at(k, 0) + first * kBatch, width - first);
-      store_lines(high, panel.at(k, 0) + (first + kWords) * kBatch, width - first - kWords);
+      store_lines<0>(fours[0], panel.at(k, 0) + first * kBatch, width - first);
+      store_lines<1>(fours[1], panel.at(k, 0) + first * kBatch, width - first);
     }
   }
 
-  // words[step / 2][lane] as a line per lane.
+  // words[step / 2][lane] as a line per lane; lanes are those of pairs_of_fours().
+  template <int Four>
   static void store_lines(Words (&words)[kWords], uint16_t* to, int64_t lanes) {
     WordSquare<Isa>::transpose(words);
 #pragma GCC unroll 16
-    for (int i = 0; i < kWords; ++i)
-      if (i < lanes) __builtin_memcpy(to + i * kBatch, &words[i], sizeof words[i]);
+    for (int i = 0; i < kWords; ++i) {
+      const int lane = i / 4 * 8 + 4 * Four + i % 4;
+      if (lane < lanes) __builtin_memcpy(to + lane * kBatch, &words[i], sizeof words[i]);
+    }
   }
 
   static void pack(const Pack& p) {
