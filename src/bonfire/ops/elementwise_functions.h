@@ -3,10 +3,13 @@
 // file into the kernels it generates. T is the compute type (float, double or int64_t); storage types are converted on
 // load and store. Comparisons give 0 or 1 in the compute type.
 
-#if !defined(__CUDACC_RTC__)
+#if defined(__CUDACC_RTC__)
+#define BONFIRE_MATH(f) ::f
+#else
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#define BONFIRE_MATH(f) std::f
 #endif
 
 // Loops over many floats call libm's functions, but on a CPU those of vector_math.h, which vectorise.
@@ -77,13 +80,6 @@ enum class ElementwiseFunction : int {
 
 namespace elementwise {
 // NOLINTBEGIN(readability-identifier-naming): each is called as its op
-
-#if defined(__CUDACC_RTC__)
-#define BONFIRE_MATH(f) ::f
-#else
-#define BONFIRE_MATH(f) std::f
-#endif
-
 template <class T>
 BONFIRE_DEVICE T exp_of(T x) {
   BONFIRE_ON_CPU(return base::exponential(x);)
@@ -298,7 +294,6 @@ template <class T>
 struct multiply_add {
   BONFIRE_DEVICE static T call(T x, T y, T z) { return x * y + z; }
 };
-
 // NOLINTEND(readability-identifier-naming)
 }  // namespace elementwise
 }  // namespace bonfire
