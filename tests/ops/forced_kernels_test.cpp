@@ -70,6 +70,10 @@ std::set<std::string> candidates_of(const OpCase& row, const std::set<std::strin
   return names;
 }
 
+const Family kConvolutions = {{"conv2d", "conv2d_bias_act"},
+                              {"conv2d", "conv2d_bias_act", "conv2d_input_gradient", "conv2d_weight_gradient"}};
+const Family kProducts = {{"matmul", "linear", "matmul_bias_act"}, {"matmul", "matmul_bias_act"}};
+
 void check_family(const Family& family) {
   for (const OpCase& row : rows_of(family.rows)) {
     SCOPED_TRACE(row.name);
@@ -83,13 +87,16 @@ void check_family(const Family& family) {
   }
 }
 
-TEST(ForcedKernels, OfConvolutionHoldTheTable) {
-  check_family({{"conv2d", "conv2d_bias_act"},
-                {"conv2d", "conv2d_bias_act", "conv2d_input_gradient", "conv2d_weight_gradient"}});
-}
+TEST(ForcedKernels, OfConvolutionHoldTheTable) { check_family(kConvolutions); }
 
-TEST(ForcedKernels, OfMatmulHoldTheTable) {
-  check_family({{"matmul", "linear", "matmul_bias_act"}, {"matmul", "matmul_bias_act"}});
+TEST(ForcedKernels, OfMatmulHoldTheTable) { check_family(kProducts); }
+
+// They are far slower than anything of ours.
+TEST(ForcedKernels, AreNoReferenceKernelsOfOneDnn) {
+  for (const Family& family : {kConvolutions, kProducts})
+    for (const OpCase& row : rows_of(family.rows))
+      for (const std::string& name : candidates_of(row, family.nodes))
+        EXPECT_FALSE(name.starts_with("onednn:") && name.find("ref") != std::string::npos) << row.name << ": " << name;
 }
 
 TEST(ForcedKernels, OfLstmHoldTheTable) { check_family({{"lstm"}, {"lstm_layer", "lstm_layer_gradient"}}); }
