@@ -43,7 +43,7 @@ TEST(QuickExponential, IsTheSameBelow88) {
   EXPECT_LT(worst_error(-87, 88, found, exact), 1.3e-7);
   EXPECT_EQ(quick_exponential(0.0F), 1.0F);
   EXPECT_EQ(quick_exponential(-87.1F), 0.0F);  // not one of the numbers that processors are slow with
-  EXPECT_EQ(quick_exponential(-1e30F), 0.0F);
+  for (float x : {-1e4F, -1e7F, -1e9F, -1e30F}) EXPECT_EQ(quick_exponential(x), 0.0F) << x;
   EXPECT_EQ(quick_exponential(-kInfinity), 0.0F);
   EXPECT_TRUE(std::isnan(quick_exponential(std::numeric_limits<float>::quiet_NaN())));
 }

@@ -37,10 +37,11 @@ struct ExponentialParts {
     p = p * r + 1.666652e-1F;
     p = p * r + 4.9999994e-1F;
     of_rest = p * r * r + r + 1.0F;
-    n = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(12582912.0F);
+    // Any bits may come of an x that is far too large or small: unsigned numbers may overflow.
+    n = static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(12582912.0F));
   }
 
-  static float power_of_two(int32_t e) { return std::bit_cast<float>((e + 127) << 23); }
+  static float power_of_two(int32_t e) { return std::bit_cast<float>((static_cast<uint32_t>(e) + 127U) << 23); }
 };
 
 // 2^n is applied in two factors, so that results below the smallest normal number and infinity come out right.
