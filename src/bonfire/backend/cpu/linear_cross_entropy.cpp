@@ -3,12 +3,12 @@
 // Inputs of the op: x [N, K], weight [V, K], bias [V] perhaps, target [N], the gradient given to the loss. Outputs: the
 // loss, dx [N, K], dweight [V, K], dbias [V] perhaps; dweight and dbias are of the type that sums have.
 //
-// Rows are taken in chunks whose logits have room in memory; rows and classes of a chunk are cut into blocks, whose
-// numbers have room in the cache. First each block's logits are made, and of each of its rows the largest and the sum
-// of exponentials are noted. With these the softmax is known; so a second sweep over the logits turns each block's into
-// their gradient, which is multiplied by the block of the weight (a part of dx) and by x (the block of dweight). Blocks
-// of classes form a fixed number of parts, each with a sum of dx of its own, that threads take in turn: the order of
-// additions does not depend on the thread count.
+// Rows are taken in chunks whose exponentials have room in memory; rows and classes of a chunk are cut into blocks,
+// whose numbers have room in the cache. First each block's logits are made and turned into their exponentials, which
+// are kept as T; of each of its rows the largest logit and the sum of exponentials are noted. With these the softmax is
+// known; so a second sweep turns each block's exponentials into the gradient, which is multiplied by the block of the
+// weight (a part of dx) and by x (the block of dweight). Blocks of classes form a fixed number of parts, each with a
+// sum of dx of its own, that threads take in turn: the order of additions does not depend on the thread count.
 
 #include <algorithm>
 #include <cmath>
@@ -27,37 +27,42 @@ namespace bonfire::cpu {
 
 namespace {
 
-// Adds the bias to logits. Returns the largest and the sum of exponentials of distances to it. One sweep does for
-// logits of common size: their exponentials are far from the largest and smallest numbers.
+// What is taken from the logits of a row's block before their exponentials are made: nothing for those of common size,
+// whose exponentials are far from the largest and smallest numbers, so that one sweep does.
 template <class Acc>
-Acc summarize_row(Acc* __restrict logits, const Acc* __restrict bias, int64_t classes, Acc& sum) {
+Acc shift_of(Acc largest) {
   constexpr Acc kCommon = 40;
+  return largest > -kCommon && largest < kCommon ? 0 : largest;
+}
+
+// Adds the bias to logits and makes their exponentials, whose sum goes to `sum`. Returns the largest logit.
+template <class Acc>
+Acc summarize_row(Acc* __restrict logits, const Acc* __restrict bias, int64_t classes, Acc* __restrict exponentials,
+                  Acc& sum) {
   Acc sums[kLanes] = {}, most[kLanes];
   std::fill_n(most, kLanes, -std::numeric_limits<Acc>::infinity());
+  auto take = [&](int64_t i, int l) {
+    const Acc logit = logits[i] + bias[i], exponential = base::quick_exponential(logit);
+    logits[i] = logit;
+    exponentials[i] = exponential;
+    sums[l] += exponential;
+    most[l] = logit > most[l] ? logit : most[l];
+  };
   int64_t i = 0;
   for (; i + kLanes <= classes; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) {
-      const Acc logit = logits[i + l] + bias[i + l];
-      logits[i + l] = logit;
-      sums[l] += base::quick_exponential(logit);
-      most[l] = logit > most[l] ? logit : most[l];
-    }
-  for (int l = 0; i < classes; ++i, ++l) {
-    const Acc logit = logits[i] + bias[i];
-    logits[i] = logit;
-    sums[l] += base::quick_exponential(logit);
-    most[l] = logit > most[l] ? logit : most[l];
-  }
+    for (int l = 0; l < kLanes; ++l) take(i + l, l);
+  for (int l = 0; i < classes; ++i, ++l) take(i, l);
   for (int width = kLanes / 2; width > 0; width /= 2)
     for (int l = 0; l < width; ++l) {
       sums[l] += sums[l + width];
       most[l] = most[l + width] > most[l] ? most[l + width] : most[l];
     }
-  const Acc largest = most[0];
-  if (largest > -kCommon && largest < kCommon)
-    sum = sums[0] * std::exp(-largest);
-  else
-    sum = row_sum<Acc>(classes, [&](int64_t j) { return base::quick_exponential(logits[j] - largest); });
+  const Acc largest = most[0], shift = shift_of(largest);
+  sum = sums[0];
+  if (shift != 0) {
+    for (int64_t j = 0; j < classes; ++j) exponentials[j] = base::quick_exponential(logits[j] - shift);
+    sum = row_sum<Acc>(classes, [&](int64_t j) { return exponentials[j]; });
+  }
   return largest;
 }
 
@@ -117,14 +122,14 @@ class LogitsInBlocks {
  public:
   using Acc = Compute<T>;
 
-  LogitsInBlocks(const LinearLoss<T>& loss, int64_t most_logits, F32 f32 = F32::split)
+  LogitsInBlocks(const LinearLoss<T>& loss, int64_t most_exponentials, F32 f32 = F32::split)
       : loss_(loss),
         f32_(f32),
         block_rows_(std::clamp<int64_t>(loss.rows, 1, kRows)),
         block_classes_(std::min(kClasses, loss.classes)),
         class_blocks_((loss.classes + block_classes_ - 1) / block_classes_),
         slots_(cpu_threads()) {
-    const int64_t most_rows = most_logits / std::max<int64_t>(1, loss.classes);
+    const int64_t most_rows = most_exponentials / std::max<int64_t>(1, loss.classes);
     chunk_ = std::min(loss.rows, std::max(block_rows_, most_rows - most_rows % block_rows_));
     const int64_t parts = std::clamp<int64_t>(kPartBytes / std::max<int64_t>(1, chunk_ * loss.depth), 1, kMostParts);
     parts_ = std::min(parts, class_blocks_);
@@ -157,8 +162,8 @@ class LogitsInBlocks {
   int64_t row_blocks(int64_t rows) const { return (rows + block_rows_ - 1) / block_rows_; }
   int64_t classes_of(int64_t block) const { return std::min(block_classes_, loss_.classes - block * block_classes_); }
   int64_t dx_stride() const { return dx_of(block_classes_).stride(); }
-  bool sums_in_output() const { return dx_stride() == loss_.depth; }                       // of dweight
-  int64_t block_size() const { return block_rows_ * logits_of(block_classes_).stride(); }  // logits
+  bool sums_in_output() const { return dx_stride() == loss_.depth; }  // of dweight
+  int64_t block_size() const { return block_rows_ * block_classes_; }
 
   static std::byte* take(std::byte*& next, size_t bytes) { return std::exchange(next, next + (bytes + 63) / 64 * 64); }
   template <class Number>
@@ -171,9 +176,9 @@ class LogitsInBlocks {
     int64_t first = 0, rows = 0;
     size_t x_rows_bytes, x_depth_bytes;  // of a block of rows
     std::byte *x_rows, *x_depth;         // x as the left operand of logits, and as the right one of dweight
-    Acc* logits;                         // [class blocks, row blocks, a block's]
+    T* exponentials;                     // [class blocks, row blocks, a block's]
     Acc *largest, *sums, *totals;        // [class blocks, M]: of logits, their exponentials, their distances to it
-    Acc *at_target, *shift, *factor;     // [M]
+    Acc *at_target, *shift, *factor;     // [M]: the target's logit, the largest, what a softmax is multiplied by
     Acc* dx;                             // [parts, M, stride]
     Acc* losses;                         // [N]
     std::byte* slots;
@@ -186,7 +191,7 @@ class LogitsInBlocks {
       const int64_t most = op.chunk_, cells = most * op.class_blocks_, row_blocks = op.row_blocks(most);
       x_rows = take(next, static_cast<size_t>(row_blocks) * x_rows_bytes);
       x_depth = take(next, static_cast<size_t>(row_blocks) * x_depth_bytes);
-      logits = take_numbers<Acc>(next, op.class_blocks_ * row_blocks * op.block_size());
+      exponentials = take_numbers<T>(next, op.class_blocks_ * row_blocks * op.block_size());
       largest = take_numbers<Acc>(next, cells);
       sums = take_numbers<Acc>(next, cells);
       totals = take_numbers<Acc>(next, op.loss_.smoothing != 0 ? cells : 0);
@@ -204,6 +209,7 @@ class LogitsInBlocks {
   struct Slot {
     std::byte *weight_classes, *weight_depth;     // the weight as the right operand of logits, and of dx
     std::byte *gradient_rows, *gradient_classes;  // the gradient as the left operand of dx, and of dweight
+    Acc* logits;                                  // [rows, stride]
     T* gradient;                                  // [rows, classes]
     Acc *dweight, *bias, *dbias;                  // [classes, stride] where it is needed, [classes], [classes]
     size_t bytes;
@@ -216,6 +222,7 @@ class LogitsInBlocks {
       weight_depth = take(next, dx.b_bytes());
       gradient_rows = take(next, dx.a_bytes(rows));
       gradient_classes = take(next, op.dweight_of(rows).a_bytes(classes));
+      logits = take_numbers<Acc>(next, rows * op.logits_of(classes).stride());
       gradient = take_numbers<T>(next, rows * classes);
       dweight = take_numbers<Acc>(next, op.sums_in_output() ? 0 : classes * op.dx_stride());
       bias = take_numbers<Acc>(next, classes);
@@ -231,8 +238,8 @@ class LogitsInBlocks {
   int64_t target(const Run& run, const Memory& memory, int64_t row) const {
     return loss_.target(run)[memory.first + row];
   }
-  Acc* logits_at(const Memory& memory, int64_t row_block, int64_t class_block) const {
-    return memory.logits + (class_block * row_blocks(chunk_) + row_block) * block_size();
+  T* exponentials_at(const Memory& memory, int64_t row_block, int64_t class_block) const {
+    return memory.exponentials + (class_block * row_blocks(chunk_) + row_block) * block_size();
   }
 
   void run_chunk(const Run& run, const Memory& memory, Acc given) const {
@@ -245,7 +252,7 @@ class LogitsInBlocks {
     for_each_task(run.threads, slots_, row_blocks(memory.rows),
                   [&](int64_t, int64_t block) { pack_x(run, memory, block); });
     for_each_task(run.threads, slots_, class_blocks_,
-                  [&](int64_t slot, int64_t block) { make_logits(run, memory, slot_at(slot), block); });
+                  [&](int64_t slot, int64_t block) { make_exponentials(run, memory, slot_at(slot), block); });
     for_rows([&](int64_t row) { merge(run, memory, row, given); });
     for_each_task(run.threads, slots_, parts_,
                   [&](int64_t slot, int64_t part) { differentiate(run, memory, slot_at(slot), part, given); });
@@ -276,19 +283,22 @@ class LogitsInBlocks {
     });
   }
 
-  // The logits of a block of classes, and of them what the softmax needs.
-  void make_logits(const Run& run, const Memory& memory, const Slot& slot, int64_t block) const {
+  // The exponentials of a block of classes, and of them what the softmax needs.
+  void make_exponentials(const Run& run, const Memory& memory, const Slot& slot, int64_t block) const {
     const int64_t first = block * block_classes_, classes = classes_of(block);
     const PackedProduct<T> product = logits_of(classes);
     pack_weight(run, slot, block);
     for (int64_t row_block = 0; row_block < row_blocks(memory.rows); ++row_block) {
-      Acc* logits = logits_at(memory, row_block, block);
+      Acc* logits = slot.logits;
+      T* exponentials = exponentials_at(memory, row_block, block);
       product.multiply(rows_of(memory, row_block), memory.x_rows + static_cast<size_t>(row_block) * memory.x_rows_bytes,
                        slot.weight_classes, logits, product.stride());
-      for (int64_t r = 0; r < rows_of(memory, row_block); ++r, logits += product.stride()) {
+      for (int64_t r = 0; r < rows_of(memory, row_block); ++r, logits += product.stride(), exponentials += classes) {
         const int64_t row = row_block * block_rows_ + r, at = block * chunk_ + row, own = target(run, memory, row);
         if (own == loss_.ignore_index) continue;
-        const Acc largest = summarize_row(logits, slot.bias, classes, memory.sums[at]);
+        Acc made[kClasses];
+        const Acc largest = summarize_row(logits, slot.bias, classes, made, memory.sums[at]);
+        for (int64_t i = 0; i < classes; ++i) exponentials[i] = static_cast<T>(made[i]);
         memory.largest[at] = largest;
         if (loss_.smoothing != 0)
           memory.totals[at] = row_sum<Acc>(classes, [&](int64_t i) { return logits[i] - largest; });
@@ -307,7 +317,7 @@ class LogitsInBlocks {
     Acc sum = 0, total = 0;
     for (int64_t block = 0; block < class_blocks_; ++block) {
       const int64_t at = block * chunk_ + row;
-      sum += memory.sums[at] * std::exp(largest_of(block) - largest);
+      sum += memory.sums[at] * std::exp(shift_of(largest_of(block)) - largest);
       if (loss_.smoothing != 0)
         total += memory.totals[at] + static_cast<Acc>(classes_of(block)) * (largest_of(block) - largest);
     }
@@ -334,9 +344,9 @@ class LogitsInBlocks {
       if (memory.rows == 0) std::fill_n(dweight_sums, classes * dx_stride(), Acc(0));
       for (int64_t row_block = 0; row_block < row_blocks(memory.rows); ++row_block) {
         const int64_t rows = rows_of(memory, row_block);
-        const Acc* logits = logits_at(memory, row_block, block);
-        for (int64_t r = 0; r < rows; ++r, logits += logits_of(classes).stride())
-          differentiate_row(run, memory, row_block * block_rows_ + r, {first, classes}, logits, given,
+        const T* exponentials = exponentials_at(memory, row_block, block);
+        for (int64_t r = 0; r < rows; ++r, exponentials += classes)
+          differentiate_row(run, memory, row_block * block_rows_ + r, block, exponentials, given,
                             slot.gradient + r * classes, slot.dbias);
         dx.pack_a(slot.gradient, Axis{{rows, classes}}, Axis{{classes, 1}}, slot.gradient_rows);
         dx.multiply(rows, slot.gradient_rows, slot.weight_depth, dx_sums + row_block * block_rows_ * dx_stride(),
@@ -362,31 +372,31 @@ class LogitsInBlocks {
     }
   }
 
-  struct Classes {
-    int64_t first, count;
-  };
-
   // given (softmax − (1 − s) onehot − s / V)
-  void differentiate_row(const Run& run, const Memory& memory, int64_t row, Classes classes,
-                         const Acc* __restrict logits, Acc given, T* __restrict gradient, Acc* __restrict dbias) const {
-    const int64_t own = target(run, memory, row);
+  void differentiate_row(const Run& run, const Memory& memory, int64_t row, int64_t block,
+                         const T* __restrict exponentials, Acc given, T* __restrict gradient,
+                         Acc* __restrict dbias) const {
+    const int64_t own = target(run, memory, row), classes = classes_of(block);
     if (own == loss_.ignore_index) {
-      std::fill_n(gradient, classes.count, T(0));
+      std::fill_n(gradient, classes, T(0));
       return;
     }
-    const Acc shift = memory.shift[row], factor = memory.factor[row];
+    const Acc shift = shift_of(memory.largest[block * chunk_ + row]);
+    const Acc factor = memory.factor[row] * std::exp(shift - memory.shift[row]);
     const Acc spread = given * loss_.smoothing / static_cast<Acc>(loss_.classes);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < classes.count; ++i) {
-      const Acc value = base::quick_exponential(logits[i] - shift) * factor - spread;
+    for (int64_t i = 0; i < classes; ++i) {
+      const Acc value = static_cast<Acc>(exponentials[i]) * factor - spread;
       gradient[i] = static_cast<T>(value);
       dbias[i] += value;
     }
-    const int64_t at = own - classes.first;
-    if (at < 0 || at >= classes.count) return;
-    const Acc at_target = given * (1 - loss_.smoothing);
-    gradient[at] = static_cast<T>(base::quick_exponential(logits[at] - shift) * factor - spread - at_target);
-    dbias[at] -= at_target;
+    const int64_t at = own - block * block_classes_;
+    if (at < 0 || at >= classes) return;
+    // Of the logit, not of its rounded exponential: softmax and onehot may be nearly the same.
+    const Acc softmax = base::quick_exponential(memory.at_target[row] - memory.shift[row]) * memory.factor[row];
+    const Acc value = softmax - spread - given * (1 - loss_.smoothing);
+    dbias[at] += value - (static_cast<Acc>(exponentials[at]) * factor - spread);
+    gradient[at] = static_cast<T>(value);
   }
 
   void sum_parts(const Memory& memory, int64_t row, T* dx) const {
@@ -405,8 +415,8 @@ class LogitsInBlocks {
   int64_t slots_;
 };
 
-// Large chunks pack the weight less often; the logits of small ones may stay in a large cache.
-constexpr int64_t kLargeChunk = int64_t{64} << 20, kSmallChunk = int64_t{8} << 20;  // logits
+// Large chunks pack the weight less often; the exponentials of small ones may stay in a large cache.
+constexpr int64_t kLargeChunk = int64_t{64} << 20, kSmallChunk = int64_t{8} << 20;  // exponentials
 
 std::vector<Candidate> candidates(const KernelRequest& request) {
   return for_floating(request.node.inputs[0].spec().dtype, [&](auto tag) {
