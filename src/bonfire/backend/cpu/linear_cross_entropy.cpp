@@ -151,7 +151,7 @@ class LogitsInBlocks {
   }
 
  private:
-  static constexpr int64_t kRows = 256, kClasses = 256;  // of a block
+  static constexpr int64_t kRows = 256, kClasses = sizeof(T) == 2 ? 512 : 256;  // of a block
   static constexpr int64_t kPartBytes = int64_t{16} << 20, kMostParts = 16;
 
   // x [rows, K] · weightᵀ [K, classes], gradient [rows, classes] · weight, gradientᵀ [classes, rows] · x [rows, K]
