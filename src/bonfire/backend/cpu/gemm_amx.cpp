@@ -34,11 +34,21 @@ constexpr TileConfiguration kConfiguration;
 void begin() { _tile_loadconfig(&kConfiguration); }
 void end() { _tile_release(); }
 
+// Where numbers of A stand: in panels, or in memory, `stride` from row to row.
+struct Panels {
+  static constexpr int64_t stride = kSteps, step = kMr * kSteps;
+};
+struct Rows {
+  int64_t stride;
+  static constexpr int64_t step = kSteps;  // to the next steps of K
+};
+
 // Of up to two tiles: registers 4 and 5 hold those of A, 6 and 7 those of B.
-template <bool TwoDown>
-[[gnu::always_inline]] inline void load_a(const uint16_t* a) {
-  _tile_loadd(4, a, kRowBytes);
-  if constexpr (TwoDown) _tile_loadd(5, a + kTile * kSteps, kRowBytes);
+template <bool TwoDown, class Order>
+[[gnu::always_inline]] inline void load_a(const uint16_t* a, Order order) {
+  const int64_t row_bytes = order.stride * static_cast<int64_t>(sizeof *a);
+  _tile_loadd(4, a, row_bytes);
+  if constexpr (TwoDown) _tile_loadd(5, a + kTile * order.stride, row_bytes);
 }
 template <bool TwoAcross>
 [[gnu::always_inline]] inline void load_b(const uint16_t* b) {
@@ -55,10 +65,10 @@ template <bool TwoDown, bool TwoAcross>
 }
 
 // Products of 32 steps of bf16.
-template <bool TwoDown, bool TwoAcross>
-[[gnu::always_inline]] inline void add_steps(const uint16_t* a, const uint16_t* b) {
+template <bool TwoDown, bool TwoAcross, class Order>
+[[gnu::always_inline]] inline void add_steps(const uint16_t* a, Order order, const uint16_t* b) {
   load_b<TwoAcross>(b);
-  load_a<TwoDown>(a);
+  load_a<TwoDown>(a, order);
   add_products<TwoDown, TwoAcross>();
 }
 
@@ -67,14 +77,14 @@ template <bool TwoDown, bool TwoAcross>
 [[gnu::always_inline]] inline void add_split_steps(const uint16_t* a, const uint16_t* b) {
   constexpr int64_t kPart = kMr * kSteps;
   static_assert(kMr == kNr);
-  load_a<TwoDown>(a + 2 * kPart);
+  load_a<TwoDown>(a + 2 * kPart, Panels{});
   load_b<TwoAcross>(b);
   add_products<TwoDown, TwoAcross>();  // a2 b0
-  load_a<TwoDown>(a + kPart);
+  load_a<TwoDown>(a + kPart, Panels{});
   add_products<TwoDown, TwoAcross>();  // a1 b0
   load_b<TwoAcross>(b + kPart);
   add_products<TwoDown, TwoAcross>();  // a1 b1
-  load_a<TwoDown>(a);
+  load_a<TwoDown>(a, Panels{});
   add_products<TwoDown, TwoAcross>();  // a0 b1
   load_b<TwoAcross>(b + 2 * kPart);
   add_products<TwoDown, TwoAcross>();  // a0 b2
@@ -109,8 +119,8 @@ class ResultRows {
 };
 
 // c [2 x 16, 2 x 16] of up to 2 x 2 tiles, which the products are added to or take the place of.
-template <int Parts, bool TwoDown, bool TwoAcross>
-void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, int64_t c_stride, bool add,
+template <int Parts, bool TwoDown, bool TwoAcross, class Order>
+void multiply_tiles(int64_t kc, const uint16_t* a, Order order, const uint16_t* b, float* c, int64_t c_stride, bool add,
                     ResultRows result) {
   const int64_t row_bytes = c_stride * static_cast<int64_t>(sizeof(float));
   float* lower = c + kTile * c_stride;
@@ -125,10 +135,10 @@ void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, 
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * kMr * kSteps, b += Parts * kNr * kSteps) {
+  for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * Order::step, b += Parts * kNr * kSteps) {
     result.ask();
     if constexpr (Parts == 1)
-      add_steps<TwoDown, TwoAcross>(a, b);
+      add_steps<TwoDown, TwoAcross>(a, order, b);
     else
       add_split_steps<TwoDown, TwoAcross>(a, b);
   }
@@ -138,18 +148,18 @@ void multiply_tiles(int64_t kc, const uint16_t* a, const uint16_t* b, float* c, 
   if constexpr (TwoDown && TwoAcross) _tile_stored(3, lower + kTile, row_bytes);
 }
 
-template <int Parts>
-void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
-              int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
+template <int Parts, class Order>
+void multiply(int rows, int cols, int64_t kc, const uint16_t* a, Order order, const uint16_t* b, float* c,
+              int64_t c_stride, bool add) {
   const bool two_down = rows > kTile, two_across = cols > kTile;
   const ResultRows result(c, c_stride, rows, two_across, kc / (Parts * kSteps));
   auto multiply_to = [&](float* to, int64_t stride, bool to_be_added) {
     if (two_down)
-      two_across ? multiply_tiles<Parts, true, true>(kc, a, b, to, stride, to_be_added, result)
-                 : multiply_tiles<Parts, true, false>(kc, a, b, to, stride, to_be_added, result);
+      two_across ? multiply_tiles<Parts, true, true>(kc, a, order, b, to, stride, to_be_added, result)
+                 : multiply_tiles<Parts, true, false>(kc, a, order, b, to, stride, to_be_added, result);
     else
-      two_across ? multiply_tiles<Parts, false, true>(kc, a, b, to, stride, to_be_added, result)
-                 : multiply_tiles<Parts, false, false>(kc, a, b, to, stride, to_be_added, result);
+      two_across ? multiply_tiles<Parts, false, true>(kc, a, order, b, to, stride, to_be_added, result)
+                 : multiply_tiles<Parts, false, false>(kc, a, order, b, to, stride, to_be_added, result);
   };
   // Of f32 a slice of K is summed on its own, which keeps errors small.
   const bool apart = Parts > 1 && add;
@@ -162,6 +172,17 @@ void multiply(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_str
       if (add) total = _mm512_add_ps(total, _mm512_loadu_ps(c + v * kTile));
       _mm512_storeu_ps(c + v * kTile, total);
     }
+}
+
+template <int Parts>
+void multiply_panels(int rows, int cols, int64_t kc, const uint16_t* a, int64_t /*a_stride*/, const uint16_t* b,
+                     int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
+  multiply<Parts>(rows, cols, kc, a, Panels{}, b, c, c_stride, add);
+}
+
+void multiply_rows(int rows, int cols, int64_t kc, const uint16_t* a, int64_t a_stride, const uint16_t* b,
+                   int64_t /*b_stride*/, float* c, int64_t c_stride, bool add) {
+  multiply<1>(rows, cols, kc, a, Rows{a_stride}, b, c, c_stride, add);
 }
 
 // What both kernels have in common.
@@ -179,7 +200,7 @@ Kernel kernel_of() {
   kernel.chunk_a = 256;
   kernel.swept_b = 1 << 20;
   kernel.ask_ahead = false;
-  kernel.multiply = &multiply<Parts>;
+  kernel.multiply = &multiply_panels<Parts>;
   kernel.finish = &GemmFinish<Isa>::finish;
   kernel.pack = &Packer::pack;
   kernel.begin = &begin;
@@ -193,6 +214,7 @@ Bf16Kernel gemm_kernel_amx() {
   Bf16Kernel kernel = kernel_of<Bf16Kernel, PackBf16<Isa>, 1>();
   kernel.kc = 1024;
   kernel.alone = 1.6e7;
+  kernel.multiply_rows = &multiply_rows;
   return kernel;
 }
 

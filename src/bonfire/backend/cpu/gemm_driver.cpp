@@ -124,7 +124,11 @@ struct Cut {
   // Packing A does not pay when it lies in the first-level cache, or when each of its numbers is used by two tiles and
   // memory is read in its order.
   static bool multiplies_in_place(const Product<Acc>& p, const TileKernel<Acc, Packed>& kernel) {
-    if (!std::is_same_v<Acc, Packed> || p.m == 1 || p.k == 0) return false;
+    if (p.m == 1 || p.k == 0) return false;
+    if (!std::is_same_v<Acc, Packed>) {  // packing whole tiles is a mere copy, which pays when all is far apart
+      const bool whole = p.m % kernel.lanes == 0 && p.k % kernel.group() == 0;
+      return kernel.multiply_rows && p.a->bf16_lane_in_place() != 0 && whole && (p.k <= 512 || p.n <= 512);
+    }
     const bool small = p.m * p.k * static_cast<int64_t>(sizeof(Acc)) <= kNearBytes;
     if (kernel.multiply_rows && p.a->lane_in_place() != 0) return small || p.n <= 2 * kernel.nr;
     return small && p.a->step_in_place() != 0;
@@ -289,7 +293,7 @@ class Multiplication {
       const int64_t kc = std::min(cut_.kc, k_end - k);
       const Packed* a = slot.a;
       const Packed* b = slot.b;
-      if (cut_.share_a)
+      if (cut_.share_a && !cut_.a_in_place)
         a = shared_ + shared_count_ * k * kernel_.parts;
       else if (!cut_.a_in_place)
         pack(*p_.a, {area.i, area.rows, k, kc, k > k_begin}, kernel_.layout_a(), slot.a, slot.scratch_a);
@@ -332,6 +336,8 @@ class Multiplication {
         const Acc* rows = p_.a->in_place(area.i + i, slice.k);
         return {rows, stride ? stride : p_.a->step_in_place(), stride != 0, b, b_stride};
       }
+    } else if (cut_.a_in_place) {
+      return {p_.a->bf16_in_place(area.i + i, slice.k), p_.a->bf16_lane_in_place(), true, b, b_stride};
     }
     return {a + i * slice.kc, kernel_.mr, false, b, b_stride};
   }

@@ -80,6 +80,9 @@ class PanelSource {
   // How many numbers of bf16 one of the operand is the sum of, for pack_bf16() to write their bits (like pack()
   // otherwise): 1 for bf16, 3 for f32, 0 where there is no pack_bf16().
   virtual int bf16_parts() const { return 0; }
+  // As lane_in_place() and in_place(), of an operand that is bf16.
+  virtual int64_t bf16_lane_in_place() const { return 0; }
+  virtual const uint16_t* bf16_in_place(int64_t /*lane*/, int64_t /*k*/) const { return nullptr; }
   virtual void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const;
 };
 
@@ -98,6 +101,8 @@ class MemorySource final : public PanelSource<Acc> {
   int64_t lane_in_place() const override;
   const Acc* in_place(int64_t lane, int64_t k) const override;
   int bf16_parts() const override { return kBf16Parts<Element>; }
+  int64_t bf16_lane_in_place() const override;
+  const uint16_t* bf16_in_place(int64_t lane, int64_t k) const override;
   void pack_bf16(const PanelBlock& block, PanelLayout layout, uint16_t* panels, std::span<Acc> scratch) const override;
 
  private:

@@ -131,6 +131,18 @@ const Acc* MemorySource<Element, Acc>::in_place(int64_t lane, int64_t k) const {
   return nullptr;
 }
 
+template <class Element, class Acc>
+int64_t MemorySource<Element, Acc>::bf16_lane_in_place() const {
+  return std::is_same_v<Element, bfloat16> && k_.even_stride() == 1 ? lanes_.even_stride() : 0;
+}
+
+template <class Element, class Acc>
+const uint16_t* MemorySource<Element, Acc>::bf16_in_place(int64_t lane, int64_t k) const {
+  if constexpr (std::is_same_v<Element, bfloat16>)
+    return reinterpret_cast<const uint16_t*>(data_ + lanes_.offset(lane) + k_.offset(k));
+  return nullptr;
+}
+
 template class MemorySource<float, float>;
 template class MemorySource<double, double>;
 template class MemorySource<bfloat16, float>;
