@@ -348,9 +348,13 @@ class LogitsInBlocks {
         for (int64_t r = 0; r < rows; ++r, exponentials += classes)
           differentiate_row(run, memory, row_block * block_rows_ + r, block, exponentials, given,
                             slot.gradient + r * classes, slot.dbias);
-        dx.pack_a(slot.gradient, Axis{{rows, classes}}, Axis{{classes, 1}}, slot.gradient_rows);
-        dx.multiply(rows, slot.gradient_rows, slot.weight_depth, dx_sums + row_block * block_rows_ * dx_stride(),
-                    dx_stride(), block > begin);
+        Acc* dx_block = dx_sums + row_block * block_rows_ * dx_stride();
+        if (dx.takes_rows(rows)) {
+          dx.multiply_rows(rows, slot.gradient, classes, slot.weight_depth, dx_block, dx_stride(), block > begin);
+        } else {
+          dx.pack_a(slot.gradient, Axis{{rows, classes}}, Axis{{classes, 1}}, slot.gradient_rows);
+          dx.multiply(rows, slot.gradient_rows, slot.weight_depth, dx_block, dx_stride(), block > begin);
+        }
         const PackedProduct<T> dweight = dweight_of(rows);
         dweight.pack_a(slot.gradient, Axis{{classes, 1}}, Axis{{rows, classes}}, slot.gradient_classes);
         dweight.multiply(classes, slot.gradient_classes,

@@ -107,6 +107,29 @@ void PackedProduct<Element>::multiply(int64_t m, const std::byte* a, const std::
   });
 }
 
+template <class Element>
+bool PackedProduct<Element>::takes_rows(int64_t m) const {
+  return std::is_same_v<Element, bfloat16> && narrow_ != nullptr && narrow_->multiply_rows != nullptr &&
+         m % narrow_->lanes == 0 && k_ % narrow_->group() == 0 && k_ <= narrow_->kc;
+}
+
+template <class Element>
+void PackedProduct<Element>::multiply_rows(int64_t m, const Element* a, int64_t a_stride, const std::byte* b, Acc* c,
+                                           int64_t c_stride, bool add) const {
+  if constexpr (std::is_same_v<Element, bfloat16>) {
+    const TileKernel<float, uint16_t>& kernel = *narrow_;
+    const auto* rows = reinterpret_cast<const uint16_t*>(a);
+    const auto* columns = reinterpret_cast<const uint16_t*>(b);
+    if (kernel.begin) kernel.begin();
+    for (int64_t j = 0; j < n_; j += kernel.nr)
+      for (int64_t i = 0; i < m; i += kernel.mr)
+        kernel.multiply_rows(static_cast<int>(std::min<int64_t>(kernel.mr, m - i)),
+                             static_cast<int>(std::min<int64_t>(kernel.nr, n_ - j)), k_, rows + i * a_stride, a_stride,
+                             columns + j * k_, kernel.nr, c + i * c_stride + j, c_stride, add);
+    if (kernel.end) kernel.end();
+  }
+}
+
 template class PackedProduct<float>;
 template class PackedProduct<double>;
 template class PackedProduct<bfloat16>;

@@ -39,6 +39,12 @@ class PackedProduct {
   // Whole vectors of a row are written: stride() elements at most.
   void multiply(int64_t m, const std::byte* a, const std::byte* b, Acc* c, int64_t c_stride, bool add = false) const;
 
+  // The same for an A that is not packed: element (row, step) is a[row * a_stride + step]. For some sizes on some
+  // processors; elsewhere pack_a() and multiply().
+  bool takes_rows(int64_t m) const;
+  void multiply_rows(int64_t m, const Element* a, int64_t a_stride, const std::byte* b, Acc* c, int64_t c_stride,
+                     bool add = false) const;
+
   // Whether instructions for bf16 multiply, much faster than others.
   bool is_fast() const { return narrow_ != nullptr; }
 
