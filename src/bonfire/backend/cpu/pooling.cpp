@@ -4,6 +4,7 @@
 #include "bonfire/ops/pooling.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
@@ -186,6 +187,15 @@ Acc take(Acc value, Acc best, Acc& left) {
   return taken;
 }
 
+// A number that came from a T as a T again: nothing is rounded.
+template <class T, class Acc>
+T exactly(Acc value) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return std::bit_cast<bfloat16>(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+  else
+    return value;
+}
+
 template <class T>
 struct PairRows {
   T *upper, *lower;
@@ -339,6 +349,16 @@ struct Rows {
     if (whole < channels) body(channels - kLanes, channels);
   }
 
+  // The same vector by vector: body(begin, count) with a count that is a constant where it can be.
+  template <class Body>
+  static void for_each_vector(int64_t channels, const Body& body) {
+    if (channels < kLanes) return body(0, channels);
+    constexpr std::integral_constant<int64_t, kLanes> kVector;
+    int64_t begin = 0;
+    for (; begin + kLanes <= channels; begin += kLanes) body(begin, kVector);
+    if (begin < channels) body(channels - kLanes, kVector);
+  }
+
   // The four pixels of a 2 × 2 window, from its first element on.
   template <class T>
   struct Four {
@@ -349,6 +369,8 @@ struct Rows {
           b(a + job.channels),
           c(a + job.width * job.channels),
           d(c + job.channels) {}
+    Four(const Four& other, int64_t channel)
+        : a(other.a + channel), b(other.b + channel), c(other.c + channel), d(other.d + channel) {}
   };
 
   template <class T>
@@ -362,19 +384,23 @@ struct Rows {
     }
   }
 
-  template <class T>
-  static void gradient_of_four(const T* __restrict dy, const T* __restrict y, const Four<const T>& x, const Four<T>& dx,
-                               int64_t begin, int64_t end) {
+  // At most kLanes channels of a window. Results are gathered aside, where they overlap nothing.
+  template <class T, class Count>
+  static void gradient_of_four(const T* dy, const T* y, const Four<const T>& x, const Four<T>& dx, Count count) {
     using Acc = Compute<T>;
-#pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) {
+    T a[kLanes], b[kLanes], c[kLanes], d[kLanes];
+    for (int64_t i = 0; i < count; ++i) {
       const Acc best = static_cast<Acc>(y[i]);
       Acc left = static_cast<Acc>(dy[i]);
-      dx.a[i] = static_cast<T>(take(static_cast<Acc>(x.a[i]), best, left));
-      dx.b[i] = static_cast<T>(take(static_cast<Acc>(x.b[i]), best, left));
-      dx.c[i] = static_cast<T>(take(static_cast<Acc>(x.c[i]), best, left));
-      dx.d[i] = static_cast<T>(take(static_cast<Acc>(x.d[i]), best, left));
+      a[i] = exactly<T>(take(static_cast<Acc>(x.a[i]), best, left));
+      b[i] = exactly<T>(take(static_cast<Acc>(x.b[i]), best, left));
+      c[i] = exactly<T>(take(static_cast<Acc>(x.c[i]), best, left));
+      d[i] = exactly<T>(take(static_cast<Acc>(x.d[i]), best, left));
     }
+    std::copy_n(a, static_cast<int64_t>(count), dx.a);
+    std::copy_n(b, static_cast<int64_t>(count), dx.b);
+    std::copy_n(c, static_cast<int64_t>(count), dx.c);
+    std::copy_n(d, static_cast<int64_t>(count), dx.d);
   }
 
   template <class T>
@@ -415,8 +441,9 @@ struct Rows {
         if (pairs) {
           const Four<const T> from(job, x + in, row, column);
           const Four<T> to(job, dx + in, row, column);
-          for_whole_vectors(
-              channels, [&](int64_t begin, int64_t end) { gradient_of_four(dy + at, y + at, from, to, begin, end); });
+          for_each_vector(channels, [&](int64_t begin, auto count) {
+            gradient_of_four(dy + at + begin, y + at + begin, Four<const T>(from, begin), Four<T>(to, begin), count);
+          });
           return;
         }
         Acc best[kChannels], left[kChannels];
