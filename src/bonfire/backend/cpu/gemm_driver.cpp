@@ -413,8 +413,15 @@ class Multiplication {
       return;
     }
     alignas(kAlignment) Acc sums[kMaxTile];
+    if (p_.out_type == OutputType::bf16) ask_for_rows(slot, tile);
     multiply_to(sums, kernel_.nr, false);
     finish(slot, area, tile, sums, kernel_.nr, add, slice.last);
+  }
+
+  // So that rows of a bf16 result are on their way while their sums are made.
+  void ask_for_rows(const Slot<Acc, Packed>& slot, const Tile& tile) const {
+    const bfloat16* out = static_cast<const bfloat16*>(p_.out) + slot.col_offset[tile.j];
+    for (int r = 0; r < tile.rows; ++r) __builtin_prefetch(out + slot.row_offset[tile.i + r], 1);
   }
 
   bool has_epilogue() const { return p_.row_bias || p_.col_bias || p_.residual || p_.activation != Activation::none; }
