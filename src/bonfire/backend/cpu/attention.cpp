@@ -131,8 +131,10 @@ struct Blocks {
     static ThreadPool alone(1);
     if (!is_packed(g)) return gemm(g, a, b, nullptr, c, space, alone);
     std::byte *left = space.data(), *right = left + packed(g).a_bytes(g.m);
-    packed(g).pack_a(a, Axis{{g.m, g.transpose_a ? 1 : g.lda}}, Axis{{g.k, g.transpose_a ? g.lda : 1}}, left);
     packed(g).pack_b(b, Axis{{g.n, g.transpose_b ? g.ldb : 1}}, Axis{{g.k, g.transpose_b ? 1 : g.ldb}}, right);
+    if (!g.transpose_a && packed(g).takes_rows(g.m))
+      return packed(g).multiply_rows(g.m, a, g.lda, right, c, g.ldc, g.accumulate);
+    packed(g).pack_a(a, Axis{{g.m, g.transpose_a ? 1 : g.lda}}, Axis{{g.k, g.transpose_a ? g.lda : 1}}, left);
     packed(g).multiply(g.m, left, right, c, g.ldc, g.accumulate);
   }
 
