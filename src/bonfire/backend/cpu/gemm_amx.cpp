@@ -34,21 +34,23 @@ constexpr TileConfiguration kConfiguration;
 void begin() { _tile_loadconfig(&kConfiguration); }
 void end() { _tile_release(); }
 
-// Where numbers of A stand: in panels, or in memory, `stride` from row to row.
+// Where numbers of A stand: in panels, or in memory, row_stride apart from row to row.
 struct Panels {
-  static constexpr int64_t stride = kSteps, step = kMr * kSteps;
+  static constexpr int64_t stride() { return kSteps; }      // from row to row
+  static constexpr int64_t step() { return kMr * kSteps; }  // to the next steps of K
 };
 struct Rows {
-  int64_t stride;
-  static constexpr int64_t step = kSteps;  // to the next steps of K
+  int64_t row_stride;
+  int64_t stride() const { return row_stride; }
+  static constexpr int64_t step() { return kSteps; }
 };
 
 // Of up to two tiles: registers 4 and 5 hold those of A, 6 and 7 those of B.
 template <bool TwoDown, class Order>
 [[gnu::always_inline]] inline void load_a(const uint16_t* a, Order order) {
-  const int64_t row_bytes = order.stride * static_cast<int64_t>(sizeof *a);
+  const int64_t row_bytes = order.stride() * static_cast<int64_t>(sizeof *a);
   _tile_loadd(4, a, row_bytes);
-  if constexpr (TwoDown) _tile_loadd(5, a + kTile * order.stride, row_bytes);
+  if constexpr (TwoDown) _tile_loadd(5, a + kTile * order.stride(), row_bytes);
 }
 template <bool TwoAcross>
 [[gnu::always_inline]] inline void load_b(const uint16_t* b) {
@@ -135,7 +137,7 @@ void multiply_tiles(int64_t kc, const uint16_t* a, Order order, const uint16_t* 
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * Order::step, b += Parts * kNr * kSteps) {
+  for (int64_t k = 0; k < kc; k += Parts * kSteps, a += Parts * Order::step(), b += Parts * kNr * kSteps) {
     result.ask();
     if constexpr (Parts == 1)
       add_steps<TwoDown, TwoAcross>(a, order, b);
