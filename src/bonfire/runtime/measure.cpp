@@ -4,6 +4,8 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <numeric>
 
 #include "bonfire/base/random.h"
@@ -110,15 +112,49 @@ double undisturbed(Queue& queue, Kernel& kernel, const Operands& operands) {
   return least;
 }
 
+// How much longer than at its best an algorithm takes on average, by what was seen of it in this process. Processors
+// that share a core share its matrix unit, too: now and then others have it for a tenth of a second, and kernels that
+// need it take up to thrice as long while the rest do not.
+class Slowness {
+ public:
+  void note(std::string_view algorithm, double times_the_best, double runs) {
+    std::lock_guard lock(mutex_);
+    Seen& seen = seen_.try_emplace(std::string(algorithm)).first->second;
+    seen.times_the_best += times_the_best;
+    seen.runs += runs;
+  }
+  double of(std::string_view algorithm) const {
+    std::lock_guard lock(mutex_);
+    auto found = seen_.find(algorithm);
+    if (found == seen_.end()) return 1;
+    constexpr double kPresumed = 6;  // runs at its best that count before any was seen
+    return (found->second.times_the_best + kPresumed) / (found->second.runs + kPresumed);
+  }
+
+ private:
+  struct Seen {
+    double times_the_best = 0, runs = 0;
+  };
+  mutable std::mutex mutex_;
+  std::map<std::string, Seen, std::less<>> seen_;
+};
+
+Slowness& slowness() {
+  static Slowness all;
+  return all;
+}
+
 // Times of candidates while they are measured.
 class Contest {
  public:
   explicit Contest(const std::vector<Candidate>& candidates)
-      : candidates_(candidates), times_(candidates.size(), kUnknown) {}
+      : candidates_(candidates), times_(candidates.size(), kUnknown), totals_(candidates.size()) {}
 
   void note(size_t i, double nanoseconds) {
     times_[i] = std::min(times_[i], nanoseconds);
     best_ = std::min(best_, nanoseconds);
+    totals_[i].nanoseconds += nanoseconds;
+    totals_[i].runs += 1;
   }
   bool near(size_t i, double factor) const { return times_[i] <= factor * best_; }
   size_t count_near(double factor) const {
@@ -151,6 +187,13 @@ class Contest {
     return false;
   }
   std::vector<double> times() const { return times_; }
+  // Of long kernels: the least time says little where others often disturb.
+  std::vector<double> expected_times() const {
+    for (size_t i : leaders()) slowness().note(algorithm(i), totals_[i].nanoseconds / times_[i], totals_[i].runs);
+    std::vector<double> expected = times_;
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] *= slowness().of(algorithm(i));
+    return expected;
+  }
 
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
@@ -160,7 +203,11 @@ class Contest {
   }
 
   const std::vector<Candidate>& candidates_;
+  struct Total {
+    double nanoseconds = 0, runs = 0;
+  };
   std::vector<double> times_;
+  std::vector<Total> totals_;
   double best_ = kUnknown;
 };
 
@@ -192,13 +239,12 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
     contest.note(i, once);
     spent += once;
   };
-  // Processors that share a core share its matrix unit, too: now and then others have it for a tenth of a second, and
-  // kernels that need it take thrice as long while the rest do not. So one run of some milliseconds does not tell.
+  // One run of some milliseconds does not tell (Slowness).
   constexpr double kVeryLong = 3e8;
-  if (node.device().type == DeviceType::cpu)
-    for (int round = 0; round < 2 && spent > kShort && spent < kVeryLong; ++round)
-      if (std::vector<size_t> leaders = contest.leaders(); leaders.size() > 1)
-        for (size_t i : leaders) run_again(i);
+  const bool repeated = node.device().type == DeviceType::cpu && spent > kShort && spent < kVeryLong;
+  for (int round = 0; round < 2 && repeated && spent < kVeryLong; ++round)
+    if (std::vector<size_t> leaders = contest.leaders(); leaders.size() > 1)
+      for (size_t i : leaders) run_again(i);
   for (int round = 2; round <= kMostRounds; ++round) {
     const double near = round == 2 && spent < kLong ? 1.5 : round <= 3 ? 1.25 : 1.15;
     if (spent > kShort && contest.count_near(near) == 1) break;
@@ -206,7 +252,7 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
     for (size_t i = 0; i < kernels.size(); ++i)
       if (contest.near(i, near)) run_again(i);
   }
-  return contest.times();
+  return repeated ? contest.expected_times() : contest.times();
 }
 
 }  // namespace bonfire::runtime
