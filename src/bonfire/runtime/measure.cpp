@@ -186,6 +186,7 @@ class Contest {
     }
     return false;
   }
+  double best() const { return best_; }
   std::vector<double> times() const { return times_; }
   // Of long kernels: the least time says little where others often disturb.
   std::vector<double> expected_times() const {
@@ -245,7 +246,8 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   for (int round = 0; round < 2 && repeated && spent < kVeryLong; ++round)
     if (std::vector<size_t> leaders = contest.leaders(); leaders.size() > 1)
       for (size_t i : leaders) run_again(i);
-  for (int round = 2; round <= kMostRounds; ++round) {
+  constexpr double kAveraged = 1e8;  // a single run so long is an average by itself
+  for (int round = 2; round <= kMostRounds && contest.best() < kAveraged; ++round) {
     const double near = round == 2 && spent < kLong ? 1.5 : round <= 3 ? 1.25 : 1.15;
     if (spent > kShort && contest.count_near(near) == 1) break;
     if ((round > 2 && spent > kLong) || (round > kFewRounds && spent > kShort)) break;
