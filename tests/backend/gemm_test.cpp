@@ -161,6 +161,26 @@ TEST_P(GemmTest, IsRightAcrossBlocksOfEveryLoop) {
     }
 }
 
+// Some instruction sets multiply such rows of A where they are.
+TEST_P(GemmTest, IsRightForRowsOfBf16ThatAreWholeTiles) {
+  for (DType output : {DType::f32, DType::bf16})
+    for (bool accumulate : {false, true}) {
+      auto expect = [&](int64_t m, int64_t n, int64_t k, int64_t between_rows) {
+        Gemm g = dense(m, n, k, false, true);
+        g.input = DType::bf16;
+        g.output = output;
+        g.accumulate = accumulate;
+        g.lda += between_rows;
+        expect_right(g, 2);
+      };
+      expect(16, 5, 32, 0);
+      expect(48, 33, 64, 0);
+      expect(544, 40, 96, 8);   // several blocks of A
+      expect(32, 600, 64, 3);   // several blocks of B
+      expect(64, 48, 2080, 0);  // several slices of K
+    }
+}
+
 // Also where f32 is multiplied in parts of bf16. Rows differ in size by a lot, and each keeps its accuracy.
 TEST_P(GemmTest, LargeProductsOfF32KeepTheAccuracyOfF32) {
   uint64_t counter = 0;

@@ -45,7 +45,10 @@ void expect_right(int64_t m, int64_t n, int64_t k, F32 f32 = F32::split) {
   product.pack_b(b.data(), Axis{{n, k}}, Axis{{k, 1}}, packed_b.memory.get());
   std::vector<Acc> c(static_cast<size_t>(m * product.stride()), Acc(7));
   product.multiply(m, packed_a.memory.get(), packed_b.memory.get(), c.data(), product.stride());
-  product.multiply(m, packed_a.memory.get(), packed_b.memory.get(), c.data(), product.stride(), true);
+  if (product.takes_rows(m))
+    product.multiply_rows(m, a.data(), k, packed_b.memory.get(), c.data(), product.stride(), true);
+  else
+    product.multiply(m, packed_a.memory.get(), packed_b.memory.get(), c.data(), product.stride(), true);
   int64_t wrong = 0;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
@@ -67,6 +70,16 @@ TEST_P(PackedProductTest, IsRightForOddSizesAndSeveralSlices) {
     expect_right<bfloat16>(m, n, k);
     expect_right<double>(m, n, k);
   }
+}
+
+TEST_P(PackedProductTest, TakesWholeTilesOfBf16AsTheyAre) {
+  for (auto [m, n, k] : {std::array<int64_t, 3>{16, 5, 32}, {48, 33, 64}, {80, 96, 1024}}) {
+    EXPECT_EQ(PackedProduct<bfloat16>(n, k).takes_rows(m), name_of(GetParam()) == "amx");
+    expect_right<bfloat16>(m, n, k);
+  }
+  EXPECT_FALSE(PackedProduct<bfloat16>(32, 64).takes_rows(17));
+  EXPECT_FALSE(PackedProduct<bfloat16>(32, 60).takes_rows(16));
+  EXPECT_FALSE(PackedProduct<float>(32, 64).takes_rows(16));
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, PackedProductTest,

@@ -25,10 +25,11 @@ struct Composed {
   Tensor x, weight, bias, target, dloss, value;
   CrossEntropyOptions options;
 
-  explicit Composed(const CrossEntropyOptions& wanted, const Sizes& size = kSmall) : options(wanted) {
+  explicit Composed(const CrossEntropyOptions& wanted, const Sizes& size = kSmall, double bias_offset = 0)
+      : options(wanted) {
     x = differentiable({size.rows, size.depth}, 1);
     weight = differentiable({size.classes, size.depth}, 2);
-    bias = differentiable({size.classes}, 3);
+    bias = differentiable({size.classes}, 3, bias_offset);
     Numbers targets = draw(integers({size.rows}, 0, size.classes), 4);
     targets[5] = static_cast<double>(options.ignore_index);
     target = make_tensor(targets, {size.rows}, DType::i64);
@@ -39,8 +40,10 @@ struct Composed {
     (loss * dloss).backward();
   }
 
-  static Tensor differentiable(const Shape& shape, uint64_t salt) {
-    Tensor made = make_tensor(draw(floats(shape, -2, 2), salt), shape, DType::f32);
+  static Tensor differentiable(const Shape& shape, uint64_t salt, double offset = 0) {
+    Numbers numbers = draw(floats(shape, -2, 2), salt);
+    for (double& number : numbers) number += offset;
+    Tensor made = make_tensor(numbers, shape, DType::f32);
     made.set_requires_grad(true);
     return made;
   }
@@ -62,9 +65,10 @@ void expect_near(const Tensor& found, const Tensor& expected, double tolerance, 
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << what << ", element " << i;
 }
 
-void check(const CrossEntropyOptions& options, const Sizes& size, DType dtype, double tolerance) {
+void check(const CrossEntropyOptions& options, const Sizes& size, DType dtype, double tolerance,
+           double bias_offset = 0) {
   runtime::clear_plan_cache();
-  Composed composed(options, size);
+  Composed composed(options, size, bias_offset);
   Tensors found = composed.fused(dtype);
   ASSERT_EQ(found.size(), 4U);
   expect_near(found[0], composed.value, tolerance, "loss");
@@ -89,6 +93,16 @@ TEST(LinearCrossEntropy, AddsUpWhatChunksOfRowsGive) {
     for (const Sizes& size : {kSeveralChunks, kChunksOfVectors})
       check({.reduction = Reduction::sum}, size, DType::f32, 2e-3);
   }
+}
+
+// Exponentials of which would be infinite, or zero.
+TEST(LinearCrossEntropy, TakesLogitsFarFromZero) {
+  for (double offset : {-300.0, -60.0, 60.0, 300.0})
+    for (const Sizes& size : {kSmall, kSeveralBlocks}) {
+      SCOPED_TRACE(offset);
+      check({.label_smoothing = 0.1}, size, DType::f32, 2e-4, offset);
+      check({}, size, DType::bf16, 3e-2, offset);
+    }
 }
 
 TEST(LinearCrossEntropy, SmoothsLabels) { check({.label_smoothing = 0.1}, DType::f32, 1e-5); }
