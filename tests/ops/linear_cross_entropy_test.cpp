@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "bonfire/graph/op.h"
 #include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/ops/elementwise.h"
@@ -25,12 +28,18 @@ struct Composed {
   Tensor x, weight, bias, target, dloss, value;
   CrossEntropyOptions options;
 
-  explicit Composed(const CrossEntropyOptions& wanted, const Sizes& size = kSmall, double bias_offset = 0)
+  explicit Composed(const CrossEntropyOptions& wanted, const Sizes& size = kSmall, double bias_offset = 0,
+                    int64_t allowed = std::numeric_limits<int64_t>::max())  // classes, of all that there are
       : options(wanted) {
+    allowed = std::min(allowed, size.classes);
     x = differentiable({size.rows, size.depth}, 1);
     weight = differentiable({size.classes, size.depth}, 2);
-    bias = differentiable({size.classes}, 3, bias_offset);
-    Numbers targets = draw(integers({size.rows}, 0, size.classes), 4);
+    Numbers biases = draw(floats({size.classes}, -2, 2), 3);
+    for (int64_t i = 0; i < size.classes; ++i)
+      biases[i] += i < allowed ? bias_offset : -std::numeric_limits<double>::infinity();
+    bias = make_tensor(biases, {size.classes}, DType::f32);
+    bias.set_requires_grad(true);
+    Numbers targets = draw(integers({size.rows}, 0, allowed), 4);
     targets[5] = static_cast<double>(options.ignore_index);
     target = make_tensor(targets, {size.rows}, DType::i64);
     dloss = make_tensor({0.75}, {}, DType::f32);
@@ -40,10 +49,8 @@ struct Composed {
     (loss * dloss).backward();
   }
 
-  static Tensor differentiable(const Shape& shape, uint64_t salt, double offset = 0) {
-    Numbers numbers = draw(floats(shape, -2, 2), salt);
-    for (double& number : numbers) number += offset;
-    Tensor made = make_tensor(numbers, shape, DType::f32);
+  static Tensor differentiable(const Shape& shape, uint64_t salt) {
+    Tensor made = make_tensor(draw(floats(shape, -2, 2), salt), shape, DType::f32);
     made.set_requires_grad(true);
     return made;
   }
@@ -65,10 +72,10 @@ void expect_near(const Tensor& found, const Tensor& expected, double tolerance, 
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << what << ", element " << i;
 }
 
-void check(const CrossEntropyOptions& options, const Sizes& size, DType dtype, double tolerance,
-           double bias_offset = 0) {
+void check(const CrossEntropyOptions& options, const Sizes& size, DType dtype, double tolerance, double bias_offset = 0,
+           int64_t allowed = std::numeric_limits<int64_t>::max()) {
   runtime::clear_plan_cache();
-  Composed composed(options, size, bias_offset);
+  Composed composed(options, size, bias_offset, allowed);
   Tensors found = composed.fused(dtype);
   ASSERT_EQ(found.size(), 4U);
   expect_near(found[0], composed.value, tolerance, "loss");
@@ -102,6 +109,15 @@ TEST(LinearCrossEntropy, TakesLogitsFarFromZero) {
       SCOPED_TRACE(offset);
       check({.label_smoothing = 0.1}, size, DType::f32, 2e-4, offset);
       check({}, size, DType::bf16, 3e-2, offset);
+    }
+}
+
+// As where a vocabulary was filled up to a round number.
+TEST(LinearCrossEntropy, ClassesWhoseLogitsAreMinusInfinityTakeNoPart) {
+  for (double offset : {-300.0, 0.0})
+    for (int64_t allowed : {40, 500, 512}) {
+      check({}, kSeveralBlocks, DType::f32, 2e-4, offset, allowed);
+      check({}, kSeveralBlocks, DType::bf16, 3e-2, offset, allowed);
     }
 }
 

@@ -28,11 +28,12 @@ namespace bonfire::cpu {
 namespace {
 
 // What is taken from the logits of a row's block before their exponentials are made: nothing for those of common size,
-// whose exponentials are far from the largest and smallest numbers, so that one sweep does.
+// whose exponentials are far from the largest and smallest numbers, so that one sweep does; nor where all are −∞.
 template <class Acc>
 Acc shift_of(Acc largest) {
   constexpr Acc kCommon = 40;
-  return largest > -kCommon && largest < kCommon ? 0 : largest;
+  const bool common = largest > -kCommon && largest < kCommon;
+  return common || largest == -std::numeric_limits<Acc>::infinity() ? 0 : largest;
 }
 
 // Adds the bias to logits and makes their exponentials, whose sum goes to `sum`. Returns the largest logit.
@@ -317,7 +318,7 @@ class LogitsInBlocks {
     Acc sum = 0, total = 0;
     for (int64_t block = 0; block < class_blocks_; ++block) {
       const int64_t at = block * chunk_ + row;
-      sum += memory.sums[at] * std::exp(shift_of(largest_of(block)) - largest);
+      if (memory.sums[at] != 0) sum += memory.sums[at] * std::exp(shift_of(largest_of(block)) - largest);
       if (loss_.smoothing != 0)
         total += memory.totals[at] + static_cast<Acc>(classes_of(block)) * (largest_of(block) - largest);
     }
@@ -385,8 +386,9 @@ class LogitsInBlocks {
       std::fill_n(gradient, classes, T(0));
       return;
     }
-    const Acc shift = shift_of(memory.largest[block * chunk_ + row]);
-    const Acc factor = memory.factor[row] * std::exp(shift - memory.shift[row]);
+    const int64_t cell = block * chunk_ + row;
+    const Acc shift = shift_of(memory.largest[cell]);
+    const Acc factor = memory.sums[cell] == 0 ? 0 : memory.factor[row] * std::exp(shift - memory.shift[row]);
     const Acc spread = given * loss_.smoothing / static_cast<Acc>(loss_.classes);
 #pragma GCC ivdep
     for (int64_t i = 0; i < classes; ++i) {
