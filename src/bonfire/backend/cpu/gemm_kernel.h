@@ -90,7 +90,9 @@ struct TileKernel {
   using Multiply = void(int rows, int cols, int64_t kc, const Packed* a, int64_t a_stride, const Packed* b,
                         int64_t b_stride, Acc* c, int64_t c_stride, bool add);
   Multiply* multiply;
-  Multiply* multiply_rows = nullptr;  // where not null: the same for an A that is not packed, a[r * a_stride + k]
+  // Where not null: the same for an A that is not packed, a[r * a_stride + k]; with groups, for whole tiles: rows are a
+  // multiple of `lanes`, kc is one of group().
+  Multiply* multiply_rows = nullptr;
   void (*finish)(const FinishTile<Acc>& tile);  // null: that of f32
 
   // Where not null, a thread calls these before its first and after its last multiply() of a task.
