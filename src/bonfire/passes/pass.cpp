@@ -14,6 +14,7 @@
 #include "bonfire/passes/fuse_elementwise.h"
 #include "bonfire/passes/fuse_embedding_add.h"
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
+#include "bonfire/passes/pool_gradient_last.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
 #include "bonfire/passes/sync_batch_norm.h"
 
@@ -43,6 +44,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());
     list.push_back(fuse_cast_sum());
+    list.push_back(pool_gradient_last());
     list.push_back(fuse_embedding_add());
     list.push_back(dead_code());
     list.push_back(fuse_bias_act());
