@@ -119,22 +119,30 @@ class Slowness {
  public:
   void note(std::string_view algorithm, double times_the_best, double runs) {
     std::lock_guard lock(mutex_);
-    Seen& seen = seen_.try_emplace(std::string(algorithm)).first->second;
-    seen.times_the_best += times_the_best;
-    seen.runs += runs;
+    Seen& all = seen_.try_emplace(std::string(algorithm)).first->second;
+    all.times_the_best += times_the_best;
+    all.runs += runs;
   }
-  double of(std::string_view algorithm) const {
-    std::lock_guard lock(mutex_);
-    auto found = seen_.find(algorithm);
-    if (found == seen_.end()) return 1;
-    constexpr double kPresumed = 6;  // runs at its best that count before any was seen
-    return (found->second.times_the_best + kPresumed) / (found->second.runs + kPresumed);
+  double of(std::string_view algorithm) const { return of(seen(algorithm)); }
+  // How far behind the best an algorithm may be after one run and still turn out to be it.
+  double hope(std::string_view algorithm) const {
+    constexpr double kLeast = 1.3, kMost = 2.5;
+    const Seen all = seen(algorithm);
+    return all.runs < kPresumed ? kMost : std::min(kMost, kLeast * of(all));
   }
 
  private:
+  static constexpr double kPresumed = 6;  // runs at its best that count before any was seen
   struct Seen {
     double times_the_best = 0, runs = 0;
   };
+  static double of(const Seen& seen) { return (seen.times_the_best + kPresumed) / (seen.runs + kPresumed); }
+  Seen seen(std::string_view algorithm) const {
+    std::lock_guard lock(mutex_);
+    auto found = seen_.find(algorithm);
+    return found == seen_.end() ? Seen() : found->second;
+  }
+
   mutable std::mutex mutex_;
   std::map<std::string, Seen, std::less<>> seen_;
 };
@@ -165,14 +173,15 @@ class Contest {
   // The quickest of each algorithm, of the few best algorithms.
   std::vector<size_t> leaders() const {
     constexpr size_t kMost = 3;
-    constexpr double kHopeful = 2.5;
     std::vector<size_t> list;
     std::vector<size_t> order(times_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return times_[a] < times_[b]; });
     for (size_t i : order) {
       auto same = [&](size_t j) { return algorithm(j) == algorithm(i); };
-      if (list.size() < kMost && near(i, kHopeful) && std::none_of(list.begin(), list.end(), same)) list.push_back(i);
+      if (list.size() < kMost && near(i, slowness().hope(algorithm(i))) &&
+          std::none_of(list.begin(), list.end(), same))
+        list.push_back(i);
     }
     return list;
   }
@@ -188,9 +197,13 @@ class Contest {
   }
   double best() const { return best_; }
   std::vector<double> times() const { return times_; }
+  // Keeps in mind how steady the leaders were.
+  void remember() const {
+    for (size_t i : leaders())
+      if (totals_[i].runs > 1) slowness().note(algorithm(i), totals_[i].nanoseconds / times_[i], totals_[i].runs);
+  }
   // Of long kernels: the least time says little where others often disturb.
   std::vector<double> expected_times() const {
-    for (size_t i : leaders()) slowness().note(algorithm(i), totals_[i].nanoseconds / times_[i], totals_[i].runs);
     std::vector<double> expected = times_;
     for (size_t i = 0; i < expected.size(); ++i) expected[i] *= slowness().of(algorithm(i));
     return expected;
@@ -254,7 +267,9 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
     for (size_t i = 0; i < kernels.size(); ++i)
       if (contest.near(i, near)) run_again(i);
   }
-  return repeated ? contest.expected_times() : contest.times();
+  if (!repeated) return contest.times();
+  contest.remember();
+  return contest.expected_times();
 }
 
 }  // namespace bonfire::runtime
