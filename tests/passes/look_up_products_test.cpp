@@ -29,11 +29,11 @@ struct Layer {
     GraphValue y = apply(graph, "add", {apply(graph, "matmul", {rows, weight}, product(0, 1)), bias});
     dy = feed(graph, {15, 6}, dtype);
     GraphValue d_weight = apply(graph, "matmul", {dy, rows}, product(1, 0));
-    GraphValue d_rows = apply(graph, "reshape", {apply(graph, "matmul", {dy, weight}, product(0, 0))},
-                              {{"shape", Shape{5, 3, 4}}});
+    GraphValue d_rows =
+        apply(graph, "reshape", {apply(graph, "matmul", {dy, weight}, product(0, 0))}, {{"shape", Shape{5, 3, 4}}});
     GraphValue d_words = apply(graph, "permute", {d_rows}, {{"axes", Shape{1, 0, 2}}});
-    GraphValue d_table = apply(graph, "embedding_gradient", {d_words, words},
-                               {{"rows", table_rows}, {"padding_index", padding_index}});
+    GraphValue d_table =
+        apply(graph, "embedding_gradient", {d_words, words}, {{"rows", table_rows}, {"padding_index", padding_index}});
     graph.outputs = {y, d_weight, d_table};
   }
 

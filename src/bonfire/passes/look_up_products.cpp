@@ -117,8 +117,8 @@ class LookUpProducts final : public Pass {
       small = graph.add(*sum->op, {{small, 0}, sum->inputs[1]}, sum->attributes, sum);
       mark(*small, *sum);
     }
-    GraphNode* rows = graph.add(find_op("embedding"), {{small, 0}, lookup->ids(graph, last)},
-                                {{"padding_index", int64_t{-1}}}, last);
+    GraphNode* rows =
+        graph.add(find_op("embedding"), {{small, 0}, lookup->ids(graph, last)}, {{"padding_index", int64_t{-1}}}, last);
     mark(*rows, *last);
     graph.replace_uses({last, 0}, {rows, 0});
     return true;
@@ -126,8 +126,7 @@ class LookUpProducts final : public Pass {
 
   static bool adds_a_row(const GraphNode& sum) {
     const TensorSpec& bias = sum.inputs[1].spec();
-    return bias.shape.rank() == 1 && bias.dtype == sum.outputs[0].dtype &&
-           sum.outputs[0] == sum.inputs[0].spec();
+    return bias.shape.rank() == 1 && bias.dtype == sum.outputs[0].dtype && sum.outputs[0] == sum.inputs[0].spec();
   }
 
   // dyᵀ table[ids] → (sums of dy by id)ᵀ table
@@ -135,7 +134,8 @@ class LookUpProducts final : public Pass {
     std::optional<Lookup> lookup = Lookup::of(product.inputs[1]);
     if (!lookup || !product.attributes.flag("transpose_a") || product.attributes.flag("transpose_b")) return;
     const GraphValue table = lookup->table();
-    GraphValue dy = sums(graph, product.inputs[0], lookup->ids(graph, &product), table.spec().shape[0], product, &product);
+    GraphValue dy =
+        sums(graph, product.inputs[0], lookup->ids(graph, &product), table.spec().shape[0], product, &product);
     GraphNode* small = graph.add(*product.op, {dy, table}, product.attributes, &product);
     mark(*small, product);
     graph.replace_uses({&product, 0}, {small, 0});

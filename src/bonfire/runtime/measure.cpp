@@ -179,8 +179,7 @@ class Contest {
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return times_[a] < times_[b]; });
     for (size_t i : order) {
       auto same = [&](size_t j) { return algorithm(j) == algorithm(i); };
-      if (list.size() < kMost && near(i, slowness().hope(algorithm(i))) &&
-          std::none_of(list.begin(), list.end(), same))
+      if (list.size() < kMost && near(i, slowness().hope(algorithm(i))) && std::none_of(list.begin(), list.end(), same))
         list.push_back(i);
     }
     return list;
