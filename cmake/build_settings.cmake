@@ -41,6 +41,9 @@ set(warnings -Wall -Wextra -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms on std::string and small arrays.
   list(APPEND warnings -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64") # notes on how g++ 9 passed arguments
+    list(APPEND warnings -Wno-psabi)
+  endif()
   # register_op returns what it keeps, not its argument, which g++ cannot see.
   if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     list(APPEND warnings -Wno-dangling-reference)
