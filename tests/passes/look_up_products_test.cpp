@@ -15,25 +15,30 @@
 namespace bonfire::passes::look_up_products_test {
 namespace {
 
-// A layer of 6 behind an embedding of 4, over words [3, 5] that are put in order [5, 3], and the backward pass.
+// A layer of 6 behind an embedding, over words [3, 5] that are put in order [5, 3], and the backward pass.
+struct LayerOptions {
+  int64_t rows = 7, size = 32;
+  DType dtype = DType::f32;
+  int64_t padding_index = -1;
+};
 struct Layer {
   Graph graph;
   GraphValue table, weight, words, rows, dy;
 
-  explicit Layer(int64_t table_rows, DType dtype = DType::f32, int64_t padding_index = -1) {
-    table = feed(graph, {table_rows, 4}, dtype);
-    weight = feed(graph, {6, 4}, dtype);
-    GraphValue bias = feed(graph, {6}, dtype);
+  explicit Layer(const LayerOptions& o = {}) {
+    table = feed(graph, {o.rows, o.size}, o.dtype);
+    weight = feed(graph, {6, o.size}, o.dtype);
+    GraphValue bias = feed(graph, {6}, o.dtype);
     words = feed(graph, {3, 5}, DType::i64);
-    rows = in_order(apply(graph, "embedding", {table, words}, {{"padding_index", padding_index}}), {15, 4});
+    rows = in_order(apply(graph, "embedding", {table, words}, {{"padding_index", o.padding_index}}), {15, o.size});
     GraphValue y = apply(graph, "add", {apply(graph, "matmul", {rows, weight}, product(0, 1)), bias});
-    dy = feed(graph, {15, 6}, dtype);
+    dy = feed(graph, {15, 6}, o.dtype);
     GraphValue d_weight = apply(graph, "matmul", {dy, rows}, product(1, 0));
-    GraphValue d_rows =
-        apply(graph, "reshape", {apply(graph, "matmul", {dy, weight}, product(0, 0))}, {{"shape", Shape{5, 3, 4}}});
+    GraphValue d_rows = apply(graph, "reshape", {apply(graph, "matmul", {dy, weight}, product(0, 0))},
+                              {{"shape", Shape{5, 3, o.size}}});
     GraphValue d_words = apply(graph, "permute", {d_rows}, {{"axes", Shape{1, 0, 2}}});
     GraphValue d_table =
-        apply(graph, "embedding_gradient", {d_words, words}, {{"rows", table_rows}, {"padding_index", padding_index}});
+        apply(graph, "embedding_gradient", {d_words, words}, {{"rows", o.rows}, {"padding_index", o.padding_index}});
     graph.outputs = {y, d_weight, d_table};
   }
 
@@ -63,7 +68,7 @@ struct Layer {
 };
 
 TEST(LookUpProducts, MultiplyTheTableAndSumsOfItsRows) {
-  Layer layer(7);
+  Layer layer;
   layer.run();
   EXPECT_EQ(layer.most_multiplied(), 7);
   EXPECT_EQ(count(layer.graph, "matmul"), 3);
@@ -73,26 +78,32 @@ TEST(LookUpProducts, MultiplyTheTableAndSumsOfItsRows) {
   const GraphNode& y = *layer.graph.outputs[0].node;
   EXPECT_EQ(y.name(), "embedding");
   EXPECT_EQ(y.inputs[0].node->name(), "add");  // the bias is added to the table
-  EXPECT_EQ(layer.graph.outputs[1].spec().shape, Shape({6, 4}));
-  EXPECT_EQ(layer.graph.outputs[2].spec().shape, Shape({7, 4}));
+  EXPECT_EQ(layer.graph.outputs[1].spec().shape, Shape({6, 32}));
+  EXPECT_EQ(layer.graph.outputs[2].spec().shape, Shape({7, 32}));
 }
 
 TEST(LookUpProducts, LeaveLargeTablesAsTheyAre) {
-  Layer layer(8);
+  Layer layer({.rows = 8});
   layer.run();
   EXPECT_EQ(layer.most_multiplied(), 15);
   EXPECT_EQ(layer.graph.outputs[0].node->name(), "add");
 }
 
+TEST(LookUpProducts, LeaveNarrowRowsAsTheyAre) {
+  Layer layer({.size = 31});
+  layer.run();
+  EXPECT_EQ(layer.most_multiplied(), 15);
+}
+
 TEST(LookUpProducts, LeaveTypesWhoseSumsWouldBeRounded) {
-  Layer layer(7, DType::bf16);
+  Layer layer({.dtype = DType::bf16});
   layer.run();
   EXPECT_EQ(layer.most_multiplied(), 15);
 }
 
 // The padding's row takes part in the weight's gradient but has none of its own.
 TEST(LookUpProducts, LeaveTheGradientOfATableWithPadding) {
-  Layer layer(7, DType::f32, 2);
+  Layer layer({.padding_index = 2});
   layer.run();
   EXPECT_EQ(layer.graph.outputs[2].node->name(), "embedding_gradient");
   EXPECT_EQ(layer.graph.outputs[2].node->inputs[0].node->name(), "permute");
@@ -100,7 +111,7 @@ TEST(LookUpProducts, LeaveTheGradientOfATableWithPadding) {
 }
 
 TEST(LookUpProducts, LeaveAProductWhoseRowsSomeoneElseNeeds) {
-  Layer layer(7);
+  Layer layer;
   layer.graph.outputs.push_back(layer.graph.outputs[2].node->inputs[0]);
   layer.run();
   EXPECT_EQ(layer.graph.outputs[2].node->name(), "embedding_gradient");
@@ -115,18 +126,19 @@ std::vector<float> numbers(int64_t count, uint64_t stream) {
 
 // Against the same with row numbers as one-hot matrices, which nobody looks up.
 TEST(LookUpProducts, GiveTheSameResultsAndGradients) {
-  constexpr int64_t kRows = 5, kSize = 4, kOut = 6, kBatch = 7, kLength = 3;
-  std::vector<int64_t> ids(kBatch * kLength);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % kRows);
-  Tensor words = Tensor::from<int64_t>(ids, {kBatch, kLength});
-  Tensor factors = Tensor::from<float>(numbers(kLength * kBatch * kOut, 4), {kLength, kBatch, kOut});
+  constexpr int64_t kRows = 5, kSize = 40, kOut = 6;
+  const Shape places{4, 3, 2}, in_order{3, 2, 4, kOut};
+  std::vector<int64_t> ids(static_cast<size_t>(places.count()));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % 7 % kRows);
+  Tensor words = Tensor::from<int64_t>(ids, places);
+  Tensor factors = Tensor::from<float>(numbers(in_order.count(), 4), in_order);
   auto results = [&](bool look_up) {
     Tensor table = Tensor::from<float>(numbers(kRows * kSize, 1), {kRows, kSize});
     Tensor weight = Tensor::from<float>(numbers(kOut * kSize, 2), {kOut, kSize});
     Tensor bias = Tensor::from<float>(numbers(kOut, 3), {kOut});
     for (Tensor* each : {&table, &weight, &bias}) each->set_requires_grad(true);
     Tensor rows = look_up ? embedding(table, words) : matmul(one_hot(words, kRows, DType::f32), table);
-    Tensor y = linear(transpose(rows, 0, 1), weight, bias);
+    Tensor y = linear(permute(rows, {1, 2, 0, 3}), weight, bias);
     sum(y * factors).backward();
     std::vector<float> all;
     for (const Tensor& each : {y, table.grad(), weight.grad(), bias.grad()})

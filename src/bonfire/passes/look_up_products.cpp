@@ -40,7 +40,8 @@ GraphValue go_back(Graph& graph, const GraphNode& node, GraphValue ids, GraphNod
   return {graph.add(*node.op, {ids}, {{"axes", inverse}}, before), 0};
 }
 
-bool is_small(int64_t table_rows, int64_t rows) { return 2 * table_rows <= rows; }
+// Products of narrow rows take no longer than adding them up.
+bool pays(int64_t table_rows, int64_t rows, int64_t columns) { return 2 * table_rows <= rows && columns >= 32; }
 
 // A matrix whose rows were looked up in a table.
 class Lookup {
@@ -51,7 +52,8 @@ class Lookup {
     for (; orders_rows(*node); node = node->inputs[0].node) found.order_.push_back(node);
     if (node->is_input() || node->op != &find_op("embedding") || matrix.spec().shape.rank() != 2) return {};
     found.embedding_ = node;
-    if (!is_small(found.table().spec().shape[0], matrix.spec().shape[0])) return {};
+    const Shape &table = found.table().spec().shape, &rows = matrix.spec().shape;
+    if (!pays(table[0], rows[0], rows[1])) return {};
     return found;
   }
 
@@ -154,7 +156,7 @@ class LookUpProducts final : public Pass {
     }
     if (node->is_input() || node->op != &find_op("matmul") || !uses.only_user({node, 0}, user) ||
         !is_matrix_product(*node) || node->attributes.flag("transpose_a") ||
-        !is_small(table_rows, node->inputs[0].spec().shape[0]))
+        !pays(table_rows, node->outputs[0].shape[0], node->outputs[0].shape[1]))
       return;
     GraphValue ids = gradient.inputs[1];
     for (const GraphNode* each : order) ids = go_back(graph, *each, ids, &gradient);
