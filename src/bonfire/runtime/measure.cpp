@@ -255,9 +255,8 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   // One run of some milliseconds does not tell (Slowness).
   constexpr double kVeryLong = 3e8;
   const bool repeated = node.device().type == DeviceType::cpu && spent > kShort && spent < kVeryLong;
-  for (int round = 0; round < 2 && repeated && spent < kVeryLong; ++round)
-    if (std::vector<size_t> leaders = contest.leaders(); leaders.size() > 1)
-      for (size_t i : leaders) run_again(i);
+  if (std::vector<size_t> leaders = contest.leaders(); repeated && leaders.size() > 1)
+    for (size_t i : leaders) run_again(i);
   constexpr double kAveraged = 1e8;  // a single run so long is an average by itself
   for (int round = 2; round <= kMostRounds && contest.best() < kAveraged; ++round) {
     const double near = round == 2 && spent < kLong ? 1.5 : round <= 3 ? 1.25 : 1.15;
