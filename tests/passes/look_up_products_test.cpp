@@ -118,6 +118,24 @@ TEST(LookUpProducts, LeaveAProductWhoseRowsSomeoneElseNeeds) {
   EXPECT_EQ(layer.graph.outputs[2].node->inputs[0].node->name(), "permute");
 }
 
+// Logits of a large vocabulary are never all there at once, also not those of a model that is but an embedding and a
+// layer.
+TEST(LookUpProducts, LeaveALossOverALargeVocabularyFused) {
+  Graph graph;
+  GraphValue words = feed(graph, {1024}, DType::i64), dloss = feed(graph, {});
+  GraphValue table = feed(graph, {30, 32}), weight = feed(graph, {4096, 32});
+  GraphValue rows = apply(graph, "embedding", {table, words}, {{"padding_index", -1}});
+  GraphValue logits = apply(graph, "matmul", {rows, weight}, Layer::product(0, 1));
+  const Attributes mean{{"label_smoothing", 0.0}, {"ignore_index", -100}, {"reduction", 1}};
+  GraphValue loss = apply(graph, "cross_entropy", {logits, words}, mean);
+  GraphValue gradient =
+      apply(graph, "cross_entropy_gradient", {dloss, logits, words, {loss.node, 1}, {loss.node, 2}}, mean);
+  graph.outputs = {loss, apply(graph, "matmul", {gradient, weight}, Layer::product(0, 0)),
+                   apply(graph, "matmul", {gradient, rows}, Layer::product(1, 0))};
+  run_pipeline(graph, {});
+  EXPECT_EQ(count(graph, "linear_cross_entropy"), 1);
+}
+
 std::vector<float> numbers(int64_t count, uint64_t stream) {
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = uniform_at(3, stream, i) - 0.5F;

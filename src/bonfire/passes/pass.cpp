@@ -39,12 +39,13 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(fold_constants());
     list.push_back(common_subexpressions());
     list.push_back(amp());
-    list.push_back(look_up_products());
     list.push_back(common_subexpressions());
     list.push_back(dead_code());
     list.push_back(sync_batch_norm());
     list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());
+    list.push_back(look_up_products());
+    list.push_back(common_subexpressions());
     list.push_back(fuse_cast_sum());
     list.push_back(pool_gradient_last());
     list.push_back(fuse_embedding_add());
