@@ -51,19 +51,49 @@ struct Passes {
   Floats y, dx, dweight;
 };
 
-Passes run(const Convolution& c, int tile, const Operands& in, int threads, const ConvolutionEpilogue& epilogue = {}) {
-  const float garbage = std::nanf("");
+// All passes, on numbers of type T in memory.
+template <class T>
+void run_passes(const Convolution& c, int tile, int threads, const ConvolutionEpilogue& epilogue,
+                const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>& dy, std::vector<T>& y,
+                std::vector<T>& dx, std::vector<T>& dweight) {
   ThreadPool pool(threads);
   auto workspace = [&](ConvolutionPass pass) {
     return std::vector<std::byte>(winograd_workspace(c, pass, tile, threads), std::byte{0xFF});
   };
-  Passes out{Floats(in.dy.size(), garbage), Floats(in.x.size(), garbage), Floats(in.weight.size(), garbage)};
   auto forward = workspace(ConvolutionPass::forward), data = workspace(ConvolutionPass::backward_data),
-       weight = workspace(ConvolutionPass::backward_weight);
-  winograd_forward(c, tile, in.x.data(), in.weight.data(), epilogue, out.y.data(), forward, pool);
-  winograd_backward_data(c, tile, in.dy.data(), in.weight.data(), out.dx.data(), data, pool);
-  winograd_backward_weight(c, tile, in.x.data(), in.dy.data(), out.dweight.data(), weight, pool);
+       weights = workspace(ConvolutionPass::backward_weight);
+  winograd_forward(c, tile, x.data(), weight.data(), epilogue, y.data(), forward, pool);
+  winograd_backward_data(c, tile, dy.data(), weight.data(), dx.data(), data, pool);
+  winograd_backward_weight(c, tile, x.data(), dy.data(), dweight.data(), weights, pool);
+}
+
+Passes run(const Convolution& c, int tile, const Operands& in, int threads, const ConvolutionEpilogue& epilogue = {}) {
+  const float garbage = std::nanf("");
+  Passes out{Floats(in.dy.size(), garbage), Floats(in.x.size(), garbage), Floats(in.weight.size(), garbage)};
+  run_passes(c, tile, threads, epilogue, in.x, in.weight, in.dy, out.y, out.dx, out.dweight);
   return out;
+}
+
+using Halves = std::vector<bfloat16>;
+Halves narrowed(const Floats& numbers) {
+  Halves halves;
+  for (float number : numbers) halves.push_back(bfloat16(number));
+  return halves;
+}
+Floats widened(const Halves& halves) {
+  Floats numbers;
+  for (bfloat16 half : halves) numbers.push_back(static_cast<float>(half));
+  return numbers;
+}
+
+Passes run_bf16(const Convolution& c, int tile, const Operands& in, int threads, const Floats& bias,
+                const Floats& residual) {
+  const bfloat16 garbage(std::nanf(""));
+  Halves y(in.dy.size(), garbage), dx(in.x.size(), garbage), dweight(in.weight.size(), garbage);
+  const Halves own_bias = narrowed(bias), own_residual = narrowed(residual);
+  run_passes(c, tile, threads, {.bias = own_bias.data(), .residual = own_residual.data(), .relu = true}, narrowed(in.x),
+             narrowed(in.weight), narrowed(in.dy), y, dx, dweight);
+  return {widened(y), widened(dx), widened(dweight)};
 }
 
 // The same by plain loops in f64.
@@ -177,6 +207,28 @@ TEST_P(WinogradTest, EpilogueAddsBiasAndResidualBeforeRelu) {
   }
 }
 
+// Products of bf16 are those of the same numbers in f32, rounded at the end.
+TEST_P(WinogradTest, Bf16GivesWhatF32GivesRounded) {
+  for (const Convolution& wide : {layer(2, 17, 9, 7, 9, 1), layer(3, 32, 14, 14, 48, 1), layer(1, 512, 4, 4, 256, 1),
+                                  layer(2, 7, 8, 6, 18, 2, 5)}) {
+    Convolution narrow = wide;
+    narrow.type = narrow.weight_gradient = DType::bf16;
+    Operands operands(wide);
+    for (Floats* numbers : {&operands.x, &operands.weight, &operands.dy})
+      for (float& number : *numbers) number = static_cast<float>(bfloat16(number));
+    const Floats bias = widened(narrowed(random_floats(wide.out_channels, 7)));
+    const Floats residual = widened(narrowed(random_floats(y_count(wide), 8)));
+    for (int tile : tiles_of(narrow)) {
+      const Passes expected =
+          run(wide, tile, operands, 2, {.bias = bias.data(), .residual = residual.data(), .relu = true});
+      const Passes found = run_bf16(narrow, tile, operands, 2, bias, residual);
+      EXPECT_EQ(found.y, widened(narrowed(expected.y)));
+      EXPECT_EQ(found.dx, widened(narrowed(expected.dx)));
+      EXPECT_EQ(found.dweight, widened(narrowed(expected.dweight)));
+    }
+  }
+}
+
 TEST_P(WinogradTest, SameBitsForAnyNumberOfThreads) {
   const Convolution c = layer(7, 24, 15, 14, 40, 1);
   const Operands operands(c);
@@ -195,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, WinogradTest,
                          ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST(Winograd, ServesOnlyUndilatedSquareF32KernelsWithStride1) {
+TEST(Winograd, ServesOnlyUndilatedSquareKernelsWithStride1) {
   const Convolution served = layer(1, 8, 8, 8, 8, 1);
   EXPECT_TRUE(winograd_serves(served, 2));
   Convolution other = served;
@@ -217,7 +269,10 @@ TEST(Winograd, ServesOnlyUndilatedSquareF32KernelsWithStride1) {
   other.channels_last = false;
   EXPECT_FALSE(winograd_serves(other, 2));
   other = served;
-  other.type = DType::bf16;
+  other.type = DType::f64;
+  EXPECT_FALSE(winograd_serves(other, 2));
+  other = served;
+  other.weight_gradient = DType::bf16;
   EXPECT_FALSE(winograd_serves(other, 2));
 }
 

@@ -110,18 +110,16 @@ void convolve_without_products(const ConvolutionJob& job, const ConvolutionOpera
   const Convolution& c = job.convolution;
   const ConvolutionEpilogue epilogue{at.bias, at.residual, job.activation == Activation::relu};
   const bool direct = job.algorithm == Algorithm::direct;
-  const auto *first = static_cast<const float*>(at.first), *second = static_cast<const float*>(at.second);
-  auto* result = static_cast<float*>(at.result);
   switch (job.pass) {
     case ConvolutionPass::forward:
       return direct ? direct_forward(c, at.first, at.second, epilogue, at.result, workspace, *run.threads)
-                    : winograd_forward(c, job.tile, first, second, epilogue, result, workspace, *run.threads);
+                    : winograd_forward(c, job.tile, at.first, at.second, epilogue, at.result, workspace, *run.threads);
     case ConvolutionPass::backward_data:
       return direct ? direct_backward_data(c, at.first, at.second, at.result, workspace, *run.threads)
-                    : winograd_backward_data(c, job.tile, first, second, result, workspace, *run.threads);
+                    : winograd_backward_data(c, job.tile, at.first, at.second, at.result, workspace, *run.threads);
     case ConvolutionPass::backward_weight:
       return direct ? direct_backward_weight(c, at.second, at.first, at.result, workspace, *run.threads)
-                    : winograd_backward_weight(c, job.tile, second, first, result, workspace, *run.threads);
+                    : winograd_backward_weight(c, job.tile, at.second, at.first, at.result, workspace, *run.threads);
   }
 }
 
@@ -197,7 +195,8 @@ Candidate make_convolution(const KernelRequest& request, std::string name, const
 constexpr int64_t kFewestWinogradChannels = 8;
 
 bool winograd_pays(const Convolution& c, int tile) {
-  return winograd_serves(c, tile) && c.in_channels >= kFewestWinogradChannels &&
+  const bool slow = c.type == DType::bf16 && split_kernel() != nullptr;  // next to tiles of bf16
+  return winograd_serves(c, tile) && !slow && c.in_channels >= kFewestWinogradChannels &&
          c.out_channels >= kFewestWinogradChannels;
 }
 

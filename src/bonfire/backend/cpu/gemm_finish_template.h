@@ -48,26 +48,6 @@ struct GemmFinish {
     }
   }
 
-  static uint16_t to_bf16(float value) {  // round to nearest even; NaN stays NaN
-    uint32_t word;
-    __builtin_memcpy(&word, &value, sizeof word);
-    if (value != value) return static_cast<uint16_t>((word >> 16) | 0x40U);
-    return static_cast<uint16_t>((word + 0x7FFFU + ((word >> 16) & 1U)) >> 16);
-  }
-
-  static void store_bf16(uint16_t* to, const Vector& value) {
-    if constexpr (sizeof(Scalar) == 4) {
-      using Word = VectorType<uint32_t, kBytes>;
-      using Half = VectorType<uint16_t, kBytes / 2>;
-      Word word;
-      __builtin_memcpy(&word, &value, sizeof word);
-      Word rounded = (word + 0x7FFFU + ((word >> 16) & 1U)) >> 16;
-      Word quiet = (word >> 16) | 0x40U;
-      Half half = __builtin_convertvector(value != value ? quiet : rounded, Half);
-      __builtin_memcpy(to, &half, sizeof half);
-    }
-  }
-
   // What is done to a tile. Two common cases are compiled on their own, without asking for every vector.
   enum class Work { none, column_bias, any };
 
@@ -96,16 +76,6 @@ struct GemmFinish {
     return value;
   }
 
-  [[gnu::always_inline]] static void narrow(Scalar* to, const Vector& value) { G::store(to, value); }
-  [[gnu::always_inline]] static void narrow(uint16_t* to, const Vector& value) {
-    if constexpr (requires { Isa::narrow(value); }) {
-      const auto half = Isa::narrow(value);
-      __builtin_memcpy(to, &half, sizeof half);
-    } else {
-      store_bf16(to, value);
-    }
-  }
-
   // The first `count` numbers of a vector, the rest zero.
   struct Start {
     int count;
@@ -125,7 +95,7 @@ struct GemmFinish {
         Isa::store_start(to, count, value);
       } else {
         Out part[kLanes];
-        narrow(part, value);
+        G::store(part, value);
         G::copy_start(part, count, to);
       }
     }
@@ -138,7 +108,7 @@ struct GemmFinish {
     int c = 0;
     for (; c + kLanes <= t.cols; c += kLanes) {
       auto reader = [&](const Out* from) { return [=] { return G::template load<Vector>(from + c); }; };
-      narrow(out + c, finished<work>(t, r, c, tile, reader(out), reader(residual)));
+      G::store(out + c, finished<work>(t, r, c, tile, reader(out), reader(residual)));
     }
     if (c < t.cols) {
       const Start start{t.cols - c};
@@ -161,7 +131,7 @@ struct GemmFinish {
         };
       };
       Out part[kLanes];
-      narrow(part, finished<Work::any>(t, r, c, tile, reader(out), reader(residual)));
+      G::store(part, finished<Work::any>(t, r, c, tile, reader(out), reader(residual)));
       for (int i = 0; i < count; ++i) out[t.col_offset[c + i]] = part[i];
     }
   }

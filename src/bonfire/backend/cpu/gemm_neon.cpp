@@ -7,7 +7,7 @@ namespace {
 
 // 32 registers: 24 sums, 3 of B, 2 of A that are multiplied lane by lane.
 template <class T>
-struct Isa : WidenedBf16<Isa<T>> {
+struct Isa : Bf16OnNeon<Isa<T>> {
   using Scalar = T;
   static constexpr int bytes = 16;
   static constexpr int mr = 8;

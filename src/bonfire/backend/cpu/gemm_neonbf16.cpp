@@ -10,7 +10,7 @@ namespace bonfire::cpu {
 namespace {
 
 // Of finished tiles.
-struct Isa : WidenedBf16<Isa> {
+struct Isa : Bf16OnNeon<Isa> {
   using Scalar = float;
   static constexpr int bytes = 16, mr = 1, vectors = 1;
 

@@ -58,6 +58,21 @@ struct GemmVectors {
     __builtin_memcpy(to, &value, sizeof(V));
   }
 
+  // As bf16, rounded to nearest even; NaN stays NaN.
+  [[gnu::always_inline]] static void store(uint16_t* to, const Vector& value) {
+    if constexpr (requires { Isa::narrow(value); }) {
+      const auto half = Isa::narrow(value);
+      __builtin_memcpy(to, &half, sizeof half);
+    } else {
+      using Word = VectorType<uint32_t, 4 * kLanes>;
+      Word word;
+      __builtin_memcpy(&word, &value, sizeof word);
+      const Word rounded = (word + 0x7FFFU + ((word >> 16) & 1U)) >> 16, quiet = (word >> 16) | 0x40U;
+      const auto half = __builtin_convertvector(value != value ? quiet : rounded, VectorType<uint16_t, 2 * kLanes>);
+      __builtin_memcpy(to, &half, sizeof half);
+    }
+  }
+
   // The first `count` < kLanes elements.
   template <class Out>
   [[gnu::always_inline]] static void copy_start(const Out* from, int count, Out* to) {
@@ -71,13 +86,15 @@ struct GemmVectors {
   }
 
   // The first `count` numbers, then zeros.
-  [[gnu::always_inline]] static Vector load_part(const Scalar* from, int count) {
-    Scalar part[kLanes] = {};
+  template <class Element>
+  [[gnu::always_inline]] static Vector load_part(const Element* from, int count) {
+    Element part[kLanes] = {};
     for (int i = 0; i < count; ++i) part[i] = from[i];
     return load<Vector>(part);
   }
-  [[gnu::always_inline]] static void store_part(Scalar* to, int count, const Vector& value) {
-    Scalar part[kLanes];
+  template <class Element>
+  [[gnu::always_inline]] static void store_part(Element* to, int count, const Vector& value) {
+    Element part[kLanes];
     store(part, value);
     copy_start(part, count, to);
   }

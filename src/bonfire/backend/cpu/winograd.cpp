@@ -13,6 +13,7 @@
 #include "bonfire/backend/cpu/winograd.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "bonfire/backend/cpu/gemm_driver.h"
 #include "bonfire/backend/cpu/winograd_tiles.h"
@@ -47,8 +48,9 @@ const WinogradKernel& kernel_for(const Convolution& c, int tile) {
   return *winograd_kernel(tile, c.kernel_height);
 }
 
-const float* part_of(const void* numbers, int64_t offset) {
-  return numbers ? static_cast<const float*>(numbers) + offset : nullptr;
+template <class Element>
+const Element* part_of(const void* numbers, int64_t offset) {
+  return numbers ? static_cast<const Element*>(numbers) + offset : nullptr;
 }
 
 // Hands out aligned parts of a workspace, or, without one, counts how large it must be.
@@ -109,11 +111,14 @@ TiledConvolution backward_tiles(const Convolution& c) {
           .reversed = true};
 }
 
+// Element as in WinogradMemory.
+template <class Element>
 class TiledProduct {
  public:
   TiledProduct(const TiledConvolution& convolution, const WinogradKernel& kernel, int threads)
       : t_(convolution),
         kernel_(kernel),
+        memory_(kernel.memory<Element>()),
         positions_(kernel.positions()),
         grid_(t_.y, kernel.tile),
         panels_(ceil_div(t_.y.channels, kernel_.panel)),
@@ -143,20 +148,21 @@ class TiledProduct {
 
   int64_t bytes() const { return shared_bytes_ + slots_ * slot_bytes_; }
 
-  void run(const float* x, const float* weight, ConvolutionEpilogue epilogue, float* y, std::byte* workspace,
+  void run(const Element* x, const Element* weight, ConvolutionEpilogue epilogue, Element* y, std::byte* workspace,
            ThreadPool& pool) const {
     Parts parts(workspace);
     const Shared shared(*this, parts);
     if (epilogue.bias) {
-      std::fill_n(std::copy_n(static_cast<const float*>(epilogue.bias), t_.y.channels, shared.bias),
-                  panels_ * kernel_.panel - t_.y.channels, 0.0F);
+      std::fill_n(shared.bias, panels_ * kernel_.panel, 0.0F);
+      memory_.copy(1, static_cast<int>(t_.y.channels), static_cast<const Element*>(epilogue.bias), 0, shared.bias, 0);
       epilogue.bias = shared.bias;
     }
     auto slot_at = [&](int64_t index) {
       Parts own(workspace + shared_bytes_ + index * slot_bytes_);
       return Slot(*this, own);
     };
-    const WinogradSource patches{t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.patch(), kernel_.transform_patch};
+    const WinogradSource<Element> patches{
+        t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.patch(), memory_.transform_patch};
     if (by_panels_) {
       pool.parallel_for(grid_.count, 4,
                         [&](int64_t first, int64_t end) { patches.run(first, end, first, shared.patches, patches_); });
@@ -194,8 +200,8 @@ class TiledProduct {
 
   int64_t panel_weights() const { return weights_.group_stride; }
 
-  void run_panel(int64_t panel, const float* weight, const float* patches, const Slot& slot,
-                 const ConvolutionEpilogue& epilogue, float* y) const {
+  void run_panel(int64_t panel, const Element* weight, const float* patches, const Slot& slot,
+                 const ConvolutionEpilogue& epilogue, Element* y) const {
     for (int64_t k = 0; k < t_.x.channels; k += chunk_) {
       const int64_t end = std::min(k + chunk_, t_.x.channels);
       for (int64_t part = k; part < end; part += kernel_.lanes)
@@ -210,7 +216,7 @@ class TiledProduct {
   }
 
   void run_block(int64_t first, int64_t tiles, const float* weights, const Slot& slot,
-                 const ConvolutionEpilogue& epilogue, float* y) const {
+                 const ConvolutionEpilogue& epilogue, Element* y) const {
     for (int64_t panel = 0; panel < panels_; ++panel)
       for (int64_t tile = 0; tile < tiles; tile += together_) {
         const int64_t count = std::min(together_, tiles - tile);
@@ -220,7 +226,7 @@ class TiledProduct {
       }
   }
 
-  void transform_all_weights(const float* weight, float* to, ThreadPool& pool) const {
+  void transform_all_weights(const Element* weight, float* to, ThreadPool& pool) const {
     const int64_t parts = ceil_div(t_.x.channels, kernel_.lanes);
     pool.parallel_for(panels_ * parts, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task)
@@ -230,7 +236,7 @@ class TiledProduct {
   }
 
   // Those of a panel, for as many input channels as a vector has lanes.
-  void transform_weights(const float* weight, int64_t panel, int64_t k_begin, float* to) const {
+  void transform_weights(const Element* weight, int64_t panel, int64_t k_begin, float* to) const {
     constexpr int kMaxTaps = kMaxWinogradKernel * kMaxWinogradKernel;
     constexpr int kAhead = 8;  // input channels whose weights are fetched from memory meanwhile
     const int count = static_cast<int>(std::min<int64_t>(kernel_.lanes, t_.x.channels - k_begin));
@@ -238,21 +244,21 @@ class TiledProduct {
     const int64_t first = panel * kernel_.panel, end = std::min(first + kernel_.panel, t_.y.channels);
     for (int64_t column = first; column < end; column += kernel_.lanes) {
       const int columns = static_cast<int>(std::min<int64_t>(kernel_.lanes, end - column));
-      const float* from = weight + k_begin * t_.k_stride + column * t_.column_stride;
-      const bool copied = t_.column_stride != 1 || columns < kernel_.lanes;
+      const Element* from = weight + k_begin * t_.k_stride + column * t_.column_stride;
+      const bool copied = !std::is_same_v<Element, float> || t_.column_stride != 1 || columns < kernel_.lanes;
       float copy[kMaxTaps][kMaxWinogradLanes * kMaxWinogradLanes];  // [tap][k][column]
       if (columns < kernel_.lanes)  // what is missing is multiplied too, and tiny numbers would be slow
         std::fill_n(copy[0], taps * kMaxWinogradLanes * kMaxWinogradLanes, 0.0F);
       const float* tap[kMaxTaps];
       for (int t = 0; t < taps; ++t) {
-        tap[t] = from + (t_.reversed ? taps - 1 - t : t) * t_.tap_stride;
-        if (!copied) continue;
-        if (t_.column_stride == 1)
-          for (int k = 0; k < count; ++k)
-            std::copy_n(tap[t] + k * t_.k_stride, columns, copy[t] + k * kMaxWinogradLanes);
-        else
-          kernel_.transpose(columns, count, tap[t], t_.column_stride, copy[t], kMaxWinogradLanes);
+        const Element* numbers = from + (t_.reversed ? taps - 1 - t : t) * t_.tap_stride;
         tap[t] = copy[t];
+        if constexpr (std::is_same_v<Element, float>)
+          if (!copied) tap[t] = numbers;
+        if (copied && t_.column_stride == 1)
+          memory_.copy(count, columns, numbers, t_.k_stride, copy[t], kMaxWinogradLanes);
+        else if (copied)
+          memory_.transpose(columns, count, numbers, t_.column_stride, copy[t], kMaxWinogradLanes);
       }
       const int64_t step = copied ? kMaxWinogradLanes : t_.k_stride;
       for (int k = 0; k < count; ++k) {
@@ -283,21 +289,21 @@ class TiledProduct {
 
   // Products to results, for tiles from number `first` of the grid.
   void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const ConvolutionEpilogue& epilogue,
-              float* y) const {
+              Element* y) const {
     const int64_t channel = panel * kernel_.panel;
-    WinogradResult result{.products = nullptr,
-                          .position_stride = products_.position_stride,
-                          .channels = columns_of(panel),
-                          .pixels = {},
-                          .out = y + channel,
-                          .bias = part_of(epilogue.bias, channel),
-                          .residual = part_of(epilogue.residual, channel),
-                          .relu = epilogue.relu};
+    WinogradResult<Element> result{.products = nullptr,
+                                   .position_stride = products_.position_stride,
+                                   .channels = columns_of(panel),
+                                   .pixels = {},
+                                   .out = y + channel,
+                                   .bias = part_of<float>(epilogue.bias, channel),
+                                   .residual = part_of<Element>(epilogue.residual, channel),
+                                   .relu = epilogue.relu};
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t index = first + tile;
       result.products = products + products_.offset(tile);
       result.pixels = t_.y.pixels(grid_.image(index), grid_.top(index), grid_.left(index), kernel_.tile);
-      kernel_.finish(result);
+      memory_.finish(result);
     }
   }
 
@@ -307,6 +313,7 @@ class TiledProduct {
 
   TiledConvolution t_;
   const WinogradKernel& kernel_;
+  const WinogradMemory<Element>& memory_;
   int positions_;
   WinogradGrid grid_;
   int64_t panels_;  // of columns
@@ -319,6 +326,7 @@ class TiledProduct {
 };
 
 // dweight(o, tap, c) from dy transformed as left operand (rows are o) and x as right one (columns are c).
+template <class Element>
 class WeightGradient {
  public:
   WeightGradient(const Convolution& c, int tile, int threads)
@@ -327,6 +335,7 @@ class WeightGradient {
         shift_y_(-c.padding_height),
         shift_x_(-c.padding_width),
         kernel_(kernel_for(c, tile)),
+        memory_(kernel_.memory<Element>()),
         positions_(kernel_.positions()),
         grid_(y_, tile),
         panels_(ceil_div(x_.channels, kernel_.panel)),
@@ -349,11 +358,11 @@ class WeightGradient {
 
   int64_t bytes() const { return bytes_; }
 
-  void run(const float* x, const float* dy, float* dweight, std::byte* workspace, ThreadPool& pool) const {
+  void run(const Element* x, const Element* dy, Element* dweight, std::byte* workspace, ThreadPool& pool) const {
     Parts parts(workspace);
     const Memory memory(*this, parts);
-    const WinogradSource of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.patch(), kernel_.transform_patch};
-    const WinogradSource of_dy{y_, grid_, dy, 0, 0, kernel_.tile, kernel_.transform_gradient};
+    const Source of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.patch(), memory_.transform_patch};
+    const Source of_dy{y_, grid_, dy, 0, 0, kernel_.tile, memory_.transform_gradient};
     if (parts_ > 1)
       run_parts(of_x, of_dy, memory, dweight, pool);
     else
@@ -361,6 +370,8 @@ class WeightGradient {
   }
 
  private:
+  using Source = WinogradSource<Element>;
+
   struct Memory {
     float* patches;    // of a block; per slot where there are parts
     float* gradients;  // likewise
@@ -374,7 +385,7 @@ class WeightGradient {
   };
 
   // Every thread transforms and sums tiles of its own; the sums of all parts are added at the end.
-  void run_parts(const WinogradSource& of_x, const WinogradSource& of_dy, const Memory& memory, float* dweight,
+  void run_parts(const Source& of_x, const Source& of_dy, const Memory& memory, Element* dweight,
                  ThreadPool& pool) const {
     const int64_t part_sums = areas_ * sum_count();
     for_each_task(&pool, slots_, parts_, [&](int64_t slot, int64_t part) {
@@ -400,7 +411,7 @@ class WeightGradient {
   }
 
   // All threads transform a block of tiles, and then share out areas, or positions of areas, of its sums.
-  void run_areas(const WinogradSource& of_x, const WinogradSource& of_dy, const Memory& memory, float* dweight,
+  void run_areas(const Source& of_x, const Source& of_dy, const Memory& memory, Element* dweight,
                  ThreadPool& pool) const {
     for (int64_t first = 0; first < grid_.count; first += block_) {
       const int64_t tiles = std::min(block_, grid_.count - first);
@@ -442,9 +453,9 @@ class WeightGradient {
                                   sums + p * position_sums(), add);
   }
 
-  void finish(int64_t area, const float* sums, float* dweight) const {
+  void finish(int64_t area, const float* sums, Element* dweight) const {
     for (int64_t r = 0; r < rows_of(area); ++r)
-      kernel_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(area),
+      memory_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(area),
                              dweight + (row_of(area) + r) * kernel_.taps() * x_.channels + column_of(area),
                              x_.channels);
   }
@@ -452,6 +463,7 @@ class WeightGradient {
   WinogradImage x_, y_;
   int64_t shift_y_, shift_x_;
   const WinogradKernel& kernel_;
+  const WinogradMemory<Element>& memory_;
   int positions_;
   WinogradGrid grid_;
   int64_t panels_;  // of c
@@ -463,40 +475,61 @@ class WeightGradient {
   int64_t slots_, bytes_;
 };
 
+// Calls body with a number of the type that stands for the convolution's in WinogradMemory.
+template <class Body>
+auto with_element(const Convolution& c, const Body& body) {
+  return c.type == DType::bf16 ? body(uint16_t{}) : body(float{});
+}
+
+void run_tiles(const Convolution& c, const TiledConvolution& tiles, int tile, const void* x, const void* weight,
+               const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool) {
+  with_element(c, [&](auto element) {
+    using Element = decltype(element);
+    const TiledProduct<Element> product(tiles, kernel_for(c, tile), pool.size());
+    product.run(static_cast<const Element*>(x), static_cast<const Element*>(weight), epilogue, static_cast<Element*>(y),
+                aligned(workspace, product.bytes()), pool);
+  });
+}
+
 }  // namespace
 
 bool winograd_serves(const Convolution& c, int tile) {
-  return c.type == DType::f32 && c.weight_gradient == DType::f32 && c.channels_last && c.groups == 1 &&
-         c.kernel_height == c.kernel_width && winograd_kernel(tile, c.kernel_height) != nullptr &&
+  return (c.type == DType::f32 || c.type == DType::bf16) && c.weight_gradient == c.type && c.channels_last &&
+         c.groups == 1 && c.kernel_height == c.kernel_width && winograd_kernel(tile, c.kernel_height) != nullptr &&
          c.stride_height == 1 && c.stride_width == 1 && c.dilation_height == 1 && c.dilation_width == 1 &&
          c.batch * c.out_height() * c.out_width() > 0;
 }
 
 size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads) {
   const WinogradKernel& kernel = kernel_for(c, tile);
-  const int64_t bytes = pass == ConvolutionPass::forward ? TiledProduct(forward_tiles(c), kernel, threads).bytes()
-                        : pass == ConvolutionPass::backward_data
-                            ? TiledProduct(backward_tiles(c), kernel, threads).bytes()
-                            : WeightGradient(c, tile, threads).bytes();
-  return static_cast<size_t>(bytes + kAlignment);
+  return with_element(c, [&](auto element) {
+    using Element = decltype(element);
+    const int64_t bytes =
+        pass == ConvolutionPass::forward         ? TiledProduct<Element>(forward_tiles(c), kernel, threads).bytes()
+        : pass == ConvolutionPass::backward_data ? TiledProduct<Element>(backward_tiles(c), kernel, threads).bytes()
+                                                 : WeightGradient<Element>(c, tile, threads).bytes();
+    return static_cast<size_t>(bytes + kAlignment);
+  });
 }
 
-void winograd_forward(const Convolution& c, int tile, const float* x, const float* weight,
-                      const ConvolutionEpilogue& epilogue, float* y, std::span<std::byte> workspace, ThreadPool& pool) {
-  const TiledProduct product(forward_tiles(c), kernel_for(c, tile), pool.size());
-  product.run(x, weight, epilogue, y, aligned(workspace, product.bytes()), pool);
+void winograd_forward(const Convolution& c, int tile, const void* x, const void* weight,
+                      const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool) {
+  run_tiles(c, forward_tiles(c), tile, x, weight, epilogue, y, workspace, pool);
 }
 
-void winograd_backward_data(const Convolution& c, int tile, const float* dy, const float* weight, float* dx,
+void winograd_backward_data(const Convolution& c, int tile, const void* dy, const void* weight, void* dx,
                             std::span<std::byte> workspace, ThreadPool& pool) {
-  const TiledProduct product(backward_tiles(c), kernel_for(c, tile), pool.size());
-  product.run(dy, weight, {}, dx, aligned(workspace, product.bytes()), pool);
+  run_tiles(c, backward_tiles(c), tile, dy, weight, {}, dx, workspace, pool);
 }
 
-void winograd_backward_weight(const Convolution& c, int tile, const float* x, const float* dy, float* dweight,
+void winograd_backward_weight(const Convolution& c, int tile, const void* x, const void* dy, void* dweight,
                               std::span<std::byte> workspace, ThreadPool& pool) {
-  const WeightGradient gradient(c, tile, pool.size());
-  gradient.run(x, dy, dweight, aligned(workspace, gradient.bytes()), pool);
+  with_element(c, [&](auto element) {
+    using Element = decltype(element);
+    const WeightGradient<Element> gradient(c, tile, pool.size());
+    gradient.run(static_cast<const Element*>(x), static_cast<const Element*>(dy), static_cast<Element*>(dweight),
+                 aligned(workspace, gradient.bytes()), pool);
+  });
 }
 
 }  // namespace bonfire::cpu

@@ -41,15 +41,34 @@ struct WinogradPixels {
 };
 
 // What becomes of the products of one tile: out = activation(results + bias + residual).
+template <class Element>
 struct WinogradResult {
   const float* products;  // of the tile: position p, channel j is products[p * position_stride + j]
   int64_t position_stride;
   int channels;  // <= panel
   WinogradPixels pixels;
-  float* out;
-  const float* bias;      // [channels rounded up to whole vectors] or null
-  const float* residual;  // or null
+  Element* out;
+  const float* bias;        // [channels rounded up to whole vectors] or null
+  const Element* residual;  // or null
   bool relu;
+};
+
+// Loops that read or write images and weights. Element is float, or uint16_t for the bits of bf16.
+template <class Element>
+struct WinogradMemory {
+  // A patch of n x n pixels of `channels` numbers each.
+  void (*transform_patch)(const Element* image, const WinogradPixels& pixels, int64_t channels, float* to,
+                          const WinogradPlaces& places);
+  // The gradient of a tile's m x m results.
+  void (*transform_gradient)(const Element* image, const WinogradPixels& pixels, int64_t channels, float* to,
+                             const WinogradPlaces& places);
+  // Numbers [rows][columns], row_stride apart, to rows `to_stride` apart, filled up with zeros to whole vectors.
+  void (*copy)(int rows, int columns, const Element* from, int64_t row_stride, float* to, int64_t to_stride);
+  // The same to [columns][rows], not filled up.
+  void (*transpose)(int rows, int columns, const Element* from, int64_t row_stride, float* to, int64_t to_stride);
+  void (*finish)(const WinogradResult<Element>& result);
+  // Sums over tiles of position p are sums[p * position_stride]; tap t goes to taps + t * tap_stride.
+  void (*finish_weights)(const float* sums, int64_t position_stride, int channels, Element* taps, int64_t tap_stride);
 };
 
 inline constexpr int kMaxWinogradLanes = 16;
@@ -66,17 +85,9 @@ struct WinogradKernel {
   int positions() const { return patch() * patch(); }
   int taps() const { return kernel * kernel; }
 
-  // A patch of n x n pixels of `channels` numbers each.
-  void (*transform_patch)(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
-                          const WinogradPlaces& places);
-  // The gradient of a tile's m x m results.
-  void (*transform_gradient)(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
-                             const WinogradPlaces& places);
   // Weights of one input channel and `lanes` output channels, to which taps [r * r] point. Position p goes to
   // to[p * position_stride].
   void (*transform_weights)(const float* const* taps, float* to, int64_t position_stride);
-  // Copies numbers [rows][columns], row_stride apart, to [columns][rows], rows `to_stride` apart.
-  void (*transpose)(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride);
 
   // One position of a group of tiles: out[tile * panel + j] (+)= sum over k of left(tile, k) * right[k * panel + j],
   // for j < cols rounded up to whole vectors. left(tile, k) is left[k / lanes * left_stride + tile * lanes + k %
@@ -88,9 +99,16 @@ struct WinogradKernel {
                               const WinogradPlaces& left_places, const float* right, const WinogradPlaces& right_places,
                               float* out, bool add);
 
-  void (*finish)(const WinogradResult& result);
-  // Sums over tiles of position p are sums[p * position_stride]; tap t goes to taps + t * tap_stride.
-  void (*finish_weights)(const float* sums, int64_t position_stride, int channels, float* taps, int64_t tap_stride);
+  WinogradMemory<float> f32;
+  WinogradMemory<uint16_t> bf16;
+
+  template <class Element>
+  const WinogradMemory<Element>& memory() const {
+    if constexpr (sizeof(Element) == sizeof(float))
+      return f32;
+    else
+      return bf16;
+  }
 };
 
 struct WinogradKernels {

@@ -12,25 +12,32 @@
 
 namespace bonfire::cpu {
 
+template <class Transforms, class Element>
+WinogradMemory<Element> winograd_memory() {
+  using Lines = typename Transforms::Lines;
+  return {.transform_patch = &Transforms::template spread<typename Lines::Patch, Element>,
+          .transform_gradient = &Transforms::template spread<typename Lines::ResultGradient, Element>,
+          .copy = &Transforms::template copy<Element>,
+          .transpose = &Transforms::template transpose<Element>,
+          .finish = &Transforms::template finish<Element>,
+          .finish_weights = &Transforms::template finish_weights<Element>};
+}
+
 template <class Isa, int Tile, int Kernel>
 WinogradKernel winograd_table() {
   using Products = WinogradProducts<Isa>;
   using Transforms = WinogradTransforms<Isa, Tile, Kernel>;
-  using Lines = typename Transforms::Lines;
   static_assert(Products::kLanes <= kMaxWinogradLanes && Kernel <= kMaxWinogradKernel);
   return {.tile = Tile,
           .kernel = Kernel,
           .lanes = Products::kLanes,
           .panel = Products::kPanel,
           .rows = Isa::mr,
-          .transform_patch = &Transforms::template spread<typename Lines::Patch>,
-          .transform_gradient = &Transforms::template spread<typename Lines::ResultGradient>,
           .transform_weights = &Transforms::transform_weights,
-          .transpose = &Transforms::transpose,
           .multiply = &Products::multiply,
           .multiply_over_tiles = &Products::multiply_over_tiles,
-          .finish = &Transforms::finish,
-          .finish_weights = &Transforms::finish_weights};
+          .f32 = winograd_memory<Transforms, float>(),
+          .bf16 = winograd_memory<Transforms, uint16_t>()};
 }
 
 template <class Isa>

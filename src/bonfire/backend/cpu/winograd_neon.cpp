@@ -1,3 +1,4 @@
+#include "bonfire/backend/cpu/gemm_neon_template.h"
 #include "bonfire/backend/cpu/winograd_kernel_template.h"
 
 namespace bonfire::cpu {
@@ -5,7 +6,7 @@ namespace bonfire::cpu {
 namespace {
 
 // 32 registers: 20 sums, 4 of the right operand, 5 of the left one that are multiplied lane by lane.
-struct Isa {
+struct Isa : Bf16OnNeon<Isa> {
   using Scalar = float;
   static constexpr int bytes = 16;
   static constexpr int mr = 5;

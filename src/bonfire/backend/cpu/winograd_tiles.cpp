@@ -24,10 +24,15 @@ WinogradPixels WinogradImage::pixels(int64_t n, int64_t y, int64_t x, int side) 
           .image_end = batch * height * width * channels};
 }
 
-void WinogradSource::run(int64_t first, int64_t end, int64_t slot, float* to, const WinogradPlaces& places) const {
+template <class Element>
+void WinogradSource<Element>::run(int64_t first, int64_t end, int64_t slot, float* to,
+                                  const WinogradPlaces& places) const {
   for (int64_t index = first; index < end; ++index, ++slot)
     transform(data, image.pixels(grid.image(index), grid.top(index) + shift_y, grid.left(index) + shift_x, side),
               image.channels, to + places.offset(slot), places);
 }
+
+template struct WinogradSource<float>;
+template struct WinogradSource<uint16_t>;
 
 }  // namespace bonfire::cpu

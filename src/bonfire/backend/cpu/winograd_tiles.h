@@ -34,13 +34,14 @@ struct WinogradGrid {
 };
 
 // Transforms what tiles of a grid see in an image.
+template <class Element>
 struct WinogradSource {
   const WinogradImage& image;
   const WinogradGrid& grid;
-  const float* data;
+  const Element* data;
   int64_t shift_y, shift_x;  // from a tile's first result to the first pixel it sees
   int side;                  // pixels that it sees
-  void (*transform)(const float*, const WinogradPixels&, int64_t, float*, const WinogradPlaces&);
+  void (*transform)(const Element*, const WinogradPixels&, int64_t, float*, const WinogradPlaces&);
 
   // Tiles [first, end) of the grid, as those numbered from `slot` in `to`.
   void run(int64_t first, int64_t end, int64_t slot, float* to, const WinogradPlaces& places) const;

@@ -16,7 +16,22 @@ struct WinogradTransforms {
   static constexpr int kLanes = G::kLanes;
   static constexpr int kPatch = Tile + Kernel - 1;
 
-  [[gnu::always_inline]] static Vector load(const float* from) { return G::template load<Vector>(from); }
+  template <class Element>
+  [[gnu::always_inline]] static Vector load(const Element* from) {
+    return G::template load<Vector>(from);
+  }
+  // The first `count` numbers of a vector.
+  template <class Element>
+  [[gnu::always_inline]] static Vector load(const Element* from, int count) {
+    return count == kLanes ? load(from) : G::load_part(from, count);
+  }
+  template <class Element>
+  [[gnu::always_inline]] static void store(Element* to, int count, const Vector& value) {
+    if (count == kLanes)
+      G::store(to, value);
+    else
+      G::store_part(to, count, value);
+  }
 
   // Applies a line to columns, then to rows: get(row, column) -> put(row, column, vector).
   template <class Line, class Get, class Put>
@@ -42,12 +57,12 @@ struct WinogradTransforms {
   }
 
   // Pixels of an image -> transformed numbers, for all channels.
-  template <class Line>
-  static void spread(const float* image, const WinogradPixels& pixels, int64_t channels, float* to,
+  template <class Line, class Element>
+  static void spread(const Element* image, const WinogradPixels& pixels, int64_t channels, float* to,
                      const WinogradPlaces& places) {
     constexpr int kIn = Line::kIn;
     const WinogradPixels at = pixels;
-    const float* corner = image + at.corner;
+    const Element* corner = image + at.corner;
     const bool inside = at.top == 0 && at.left == 0 && at.bottom == kIn && at.right == kIn;
     // The last pixel that lies inside: beyond its channels the image may end.
     const int64_t last = at.corner + (at.bottom - 1) * at.row_stride + (at.right - 1) * at.pixel_stride;
@@ -68,18 +83,17 @@ struct WinogradTransforms {
   }
 
   // `count` channels of a square of pixels, zero for pixels outside the image.
-  template <int Side>
-  [[gnu::always_inline]] static void copy_inside(const WinogradPixels& at, const float* corner, int count, float* to) {
+  template <int Side, class Element>
+  [[gnu::always_inline]] static void copy_inside(const WinogradPixels& at, const Element* corner, int count,
+                                                 float* to) {
     for (int i = 0; i < Side * Side; ++i) G::store(to + i * kLanes, Vector{});
     for (int i = at.top; i < at.bottom; ++i)
-      for (int j = at.left; j < at.right; ++j) {
-        const float* pixel = corner + i * at.row_stride + j * at.pixel_stride;
-        G::store(to + (i * Side + j) * kLanes, count == kLanes ? load(pixel) : G::load_part(pixel, count));
-      }
+      for (int j = at.left; j < at.right; ++j)
+        G::store(to + (i * Side + j) * kLanes, load(corner + i * at.row_stride + j * at.pixel_stride, count));
   }
 
-  template <class Line>
-  [[gnu::always_inline]] static void spread_vector(const float* corner, int64_t row_stride, int64_t pixel_stride,
+  template <class Line, class Element>
+  [[gnu::always_inline]] static void spread_vector(const Element* corner, int64_t row_stride, int64_t pixel_stride,
                                                    float* to, int64_t position_stride) {
     transform<Line>(
         [&](int i, int j) { return load(corner + i * row_stride + j * pixel_stride); },
@@ -92,22 +106,31 @@ struct WinogradTransforms {
         [&](int i, int j, const Vector& value) { G::store(to + (i * kPatch + j) * position_stride, value); });
   }
 
-  static void transpose(int rows, int columns, const float* from, int64_t row_stride, float* to, int64_t to_stride) {
+  template <class Element>
+  static void copy(int rows, int columns, const Element* from, int64_t row_stride, float* to, int64_t to_stride) {
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < columns; c += kLanes)
+        G::store(to + r * to_stride + c, load(from + r * row_stride + c, columns - c < kLanes ? columns - c : kLanes));
+  }
+
+  template <class Element>
+  static void transpose(int rows, int columns, const Element* from, int64_t row_stride, float* to, int64_t to_stride) {
     for (int r = 0; r < rows; ++r) __builtin_prefetch(from + r * row_stride + columns);  // often what comes next
     for (int r = 0; r < rows; r += 4)
       for (int c = 0; c < columns; c += 4) {
-        const float* corner = from + r * row_stride + c;
+        const Element* corner = from + r * row_stride + c;
         float* target = to + c * to_stride + r;
         if (r + 4 <= rows && c + 4 <= columns) {
           transpose_quads(corner, row_stride, target, to_stride);
         } else {
           for (int i = r; i < rows && i < r + 4; ++i)
-            for (int j = c; j < columns && j < c + 4; ++j) to[j * to_stride + i] = from[i * row_stride + j];
+            for (int j = c; j < columns && j < c + 4; ++j) to[j * to_stride + i] = G::widen(from[i * row_stride + j]);
         }
       }
   }
 
-  [[gnu::always_inline]] static void transpose_quads(const float* from, int64_t row_stride, float* to,
+  template <class Element>
+  [[gnu::always_inline]] static void transpose_quads(const Element* from, int64_t row_stride, float* to,
                                                      int64_t to_stride) {
     Quad r0 = G::template load<Quad>(from), r1 = G::template load<Quad>(from + row_stride);
     Quad r2 = G::template load<Quad>(from + 2 * row_stride), r3 = G::template load<Quad>(from + 3 * row_stride);
@@ -119,8 +142,9 @@ struct WinogradTransforms {
     G::store(to + 3 * to_stride, Quad(__builtin_shufflevector(high01, high23, 2, 3, 6, 7)));
   }
 
-  static void finish(const WinogradResult& result) {
-    const WinogradResult r = result;
+  template <class Element>
+  static void finish(const WinogradResult<Element>& result) {
+    const WinogradResult<Element> r = result;
     const WinogradPixels& at = r.pixels;
     for (int c = 0; c < r.channels; c += kLanes) {
       const int count = r.channels - c < kLanes ? r.channels - c : kLanes;
@@ -135,28 +159,22 @@ struct WinogradTransforms {
     }
   }
 
-  [[gnu::always_inline]] static void finish_pixel(const WinogradResult& r, int64_t at, int count, Vector value) {
-    if (r.residual) value += count == kLanes ? load(r.residual + at) : G::load_part(r.residual + at, count);
+  template <class Element>
+  [[gnu::always_inline]] static void finish_pixel(const WinogradResult<Element>& r, int64_t at, int count,
+                                                  Vector value) {
+    if (r.residual) value += load(r.residual + at, count);
     if (r.relu) value = value < 0.0F ? Vector{} : value;  // NaN passes through
-    if (count == kLanes)
-      G::store(r.out + at, value);
-    else
-      G::store_part(r.out + at, count, value);
+    store(r.out + at, count, value);
   }
 
-  static void finish_weights(const float* sums, int64_t position_stride, int channels, float* taps,
+  template <class Element>
+  static void finish_weights(const float* sums, int64_t position_stride, int channels, Element* taps,
                              int64_t tap_stride) {
     for (int c = 0; c < channels; c += kLanes) {
       const int count = channels - c < kLanes ? channels - c : kLanes;
       transform<typename Lines::WeightGradient>(
           [&](int i, int j) { return load(sums + c + (i * kPatch + j) * position_stride); },
-          [&](int i, int j, const Vector& value) {
-            float* tap = taps + (i * Kernel + j) * tap_stride + c;
-            if (count == kLanes)
-              G::store(tap, value);
-            else
-              G::store_part(tap, count, value);
-          });
+          [&](int i, int j, const Vector& value) { store(taps + (i * Kernel + j) * tap_stride + c, count, value); });
     }
   }
 };
