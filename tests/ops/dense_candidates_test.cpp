@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "bonfire/backend/cpu/simd.h"
 #include "bonfire/backend/cpu/threads.h"
+#include "bonfire/base/random.h"
 #include "bonfire/kernel/kernel.h"
 #include "bonfire/ops/elementwise_functions.h"
 #include "tests/ops/op_case.h"
@@ -75,26 +78,41 @@ void expect_near(const std::vector<Bytes>& found, const std::vector<Bytes>& expe
   }
 }
 
-// Runs every candidate, and returns the outputs of the first. Operands that are not given are random.
-std::vector<Bytes> check_candidates(const char* op, const std::vector<TensorSpec>& specs, const Attributes& attributes,
-                                    std::vector<Bytes> inputs = {}) {
-  Graph graph;
-  std::vector<GraphValue> values;
-  std::vector<Layout> arriving(specs.size());
-  for (const TensorSpec& spec : specs) {
-    if (inputs.size() == values.size()) inputs.push_back(random_bytes(spec, inputs.size()));
-    values.push_back({graph.add_input(LeafKind::feed, spec), 0});
-  }
-  const GraphNode& node = *graph.add(find_op(op), values, attributes);
-  std::vector<Candidate> candidates = candidates_for({node, arriving});
-  EXPECT_GE(candidates.size(), 2U) << op;
+struct Found {
+  std::string candidate;
+  std::vector<Bytes> outputs;
+};
+
+// What every candidate gives. Operands that are not given are random.
+std::vector<Found> run_candidates(const GraphNode& node, std::vector<Bytes> inputs = {}) {
+  while (inputs.size() < node.inputs.size())
+    inputs.push_back(random_bytes(node.inputs[inputs.size()].spec(), inputs.size()));
+  const std::vector<Candidate> candidates = candidates_for({node, std::vector<Layout>(node.inputs.size())});
+  EXPECT_GE(candidates.size(), 2U) << node.op->name;
   ThreadPool threads(cpu::cpu_threads());
-  std::vector<Bytes> expected = run_candidate(node, candidates[0], inputs, threads);
+  std::vector<Found> found;
+  for (const Candidate& candidate : candidates)
+    found.push_back({candidate.name, run_candidate(node, candidate, inputs, threads)});
+  return found;
+}
+
+const GraphNode& add_node(Graph& graph, const char* op, const std::vector<TensorSpec>& specs,
+                          const Attributes& attributes) {
+  std::vector<GraphValue> values;
+  for (const TensorSpec& spec : specs) values.push_back({graph.add_input(LeafKind::feed, spec), 0});
+  return *graph.add(find_op(op), values, attributes);
+}
+
+// Runs every candidate, and returns the outputs of the first.
+std::vector<Bytes> check_candidates(const char* op, const std::vector<TensorSpec>& specs, const Attributes& attributes,
+                                    const std::vector<Bytes>& inputs = {}) {
+  Graph graph;
+  const GraphNode& node = add_node(graph, op, specs, attributes);
+  const std::vector<Found> found = run_candidates(node, inputs);
+  const std::vector<Bytes>& expected = found[0].outputs;
   for (size_t o = 0; o < expected.size(); ++o)
     for (double value : numbers(expected[o], node.outputs[o])) EXPECT_TRUE(std::isfinite(value)) << op;
-  for (const Candidate& candidate : candidates)
-    expect_near(run_candidate(node, candidate, inputs, threads), expected, node,
-                std::string(op) + " " + candidate.name);
+  for (const Found& one : found) expect_near(one.outputs, expected, node, std::string(op) + " " + one.candidate);
   return expected;
 }
 
@@ -174,12 +192,9 @@ TEST_P(PlainConvolutionCandidates, AgreeOnAnyProcessor) {
 // Winograd's multiplies in f32: a quarter as often, but tiles of bf16 are faster still.
 TEST(ConvolutionCandidates, OfBf16HaveWinogradsWhereThereAreNoTiles) {
   Graph graph;
-  std::vector<GraphValue> values;
-  for (const Shape& shape : {Shape{2, 18, 9, 7}, Shape{12, 18, 3, 3}})
-    values.push_back({graph.add_input(LeafKind::feed, {shape, DType::bf16, {}}), 0});
   const GraphNode& node =
-      *graph.add(find_op("conv2d"), values,
-                 {{"stride", Shape{1, 1}}, {"padding", Shape{1, 1}}, {"dilation", Shape{1, 1}}, {"groups", 1}});
+      add_node(graph, "conv2d", {{{2, 18, 9, 7}, DType::bf16, {}}, {{12, 18, 3, 3}, DType::bf16, {}}},
+               {{"stride", Shape{1, 1}}, {"padding", Shape{1, 1}}, {"dilation", Shape{1, 1}}, {"groups", 1}});
   for (cpu::InstructionSet set : cpu::available_instruction_sets()) {
     cpu::set_instruction_set_for_test(set);
     int found = 0;
@@ -215,6 +230,35 @@ TEST_P(DenseCandidates, OfMaxPoolGradientAgreeOnTies) {
   for (double value : numbers(random_bytes(y, 2), y)) given += value;
   for (double value : numbers(dx, x)) passed_on += value;
   EXPECT_NEAR(passed_on, given, 0.01 * given);
+}
+
+// Windows of 2 × 2 of all pairs and triples of numbers that are compared in ways of their own.
+TEST_P(DenseCandidates, OfMaxPoolingAgreeOnNaNInfinityAndZero) {
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  const double special[] = {nan, -nan, infinity, -infinity, 0.0, -0.0, 1.5, -1.5};
+  const TensorSpec x = image({8, 19, 16, 16}), y = image({8, 19, 8, 8});
+  std::vector<double> values;
+  for (int64_t i = 0; i < x.shape.count(); ++i)
+    values.push_back(special[static_cast<size_t>(8 * uniform_at(3, 1, static_cast<uint64_t>(i)))]);
+  Bytes bytes(x.bytes());
+  op_test::make_tensor(values, x.shape, x.dtype).copy_to_host(bytes);
+  const Attributes window{{"kernel", Shape{2, 2}}, {"stride", Shape{2, 2}}, {"padding", Shape{0, 0}}, {"ceil_mode", 0}};
+  Graph graph;
+  const GraphNode& forward = add_node(graph, "max_pool2d", {x}, window);
+  const GraphNode& backward = add_node(graph, "max_pool2d_gradient", {y, x, y}, window);
+  const std::vector<Found> pooled = run_candidates(forward, {bytes});
+  const std::vector<Found> gradients = run_candidates(backward, {random_bytes(y, 2), bytes, pooled.back().outputs[0]});
+  for (const auto& [found, spec] : {std::pair(pooled, y), std::pair(gradients, x)}) {
+    const std::vector<double> expected = numbers(found[0].outputs[0], spec);
+    for (const Found& one : found) {
+      const std::vector<double> given = numbers(one.outputs[0], spec);
+      for (size_t i = 0; i < given.size(); ++i)
+        ASSERT_TRUE(given[i] == expected[i] || (std::isnan(given[i]) && std::isnan(expected[i])))
+            << one.candidate << ", element " << i << ": " << given[i] << ", expected " << expected[i];
+    }
+  }
+  const std::vector<double> largest = numbers(pooled[0].outputs[0], y);
+  EXPECT_GT(std::count_if(largest.begin(), largest.end(), [](double value) { return std::isnan(value); }), 0);
 }
 
 TEST_P(DenseCandidates, OfBatchNormAgree) {

@@ -4,7 +4,7 @@
 #include "bonfire/ops/pooling.h"
 
 #include <algorithm>
-#include <bit>
+#include <cstring>
 #include <limits>
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
@@ -120,6 +120,24 @@ Acc larger(Acc best, Acc value) {
 }
 
 template <class Acc>
+Acc largest(Acc a, Acc b, Acc c, Acc d) {
+  return larger(larger(a, b), larger(c, d));
+}
+
+// The same by bits of bf16, which are integers in the same order when those of negative numbers are turned round; the
+// same again turns them back. Twice as many of them as of f32 fit a vector.
+constexpr int16_t kBf16Size = 0x7FFF, kBf16Infinity = 0x7F80;  // all but the sign; NaN is larger than infinity
+int16_t turned(int16_t bits) { return static_cast<int16_t>(bits ^ ((bits >> 15) & kBf16Size)); }
+int16_t largest(int16_t a, int16_t b, int16_t c, int16_t d) {
+  auto rank = [](int16_t bits) {
+    const auto size = static_cast<int16_t>(bits & kBf16Size), in_order = turned(bits);
+    return size > kBf16Infinity ? size : in_order;
+  };
+  auto larger_of = [](int16_t first, int16_t second) { return first > second ? first : second; };
+  return turned(larger_of(larger_of(rank(a), rank(b)), larger_of(rank(c), rank(d))));
+}
+
+template <class Acc>
 void enlarge(const Acc* values, int64_t stride, Acc* best, int64_t count) {
   auto loop = [&](auto step) {
     for (int64_t i = 0; i < count; ++i) best[i] = larger(best[i], values[i * step]);
@@ -177,23 +195,23 @@ void maximum_of_pairs(const T* __restrict upper, const T* __restrict lower, T* _
   }
 }
 
+template <class Acc>
+bool is_maximum(Acc value, Acc best) {
+  return (value == best) | (value != value);
+}
+bool is_maximum(int16_t value, int16_t best) {  // the same by bits of bf16
+  const bool zeros = ((value | best) & kBf16Size) == 0;
+  return (value == best) | zeros | ((value & kBf16Size) > kBf16Infinity);
+}
+
 // What a pixel gets of a window's gradient, which goes to the first pixel that is the maximum. `left` is what has not
 // found its pixel yet.
 template <class Acc>
 Acc take(Acc value, Acc best, Acc& left) {
-  const bool here = (value == best) | (value != value);
+  const bool here = is_maximum(value, best);
   const Acc taken = here ? left : Acc(0);
   left = here ? Acc(0) : left;
   return taken;
-}
-
-// A number that came from a T as a T again: nothing is rounded.
-template <class T, class Acc>
-T exactly(Acc value) {
-  if constexpr (std::is_same_v<T, bfloat16>)
-    return std::bit_cast<bfloat16>(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
-  else
-    return value;
 }
 
 template <class T>
@@ -339,17 +357,9 @@ struct Rows {
       std::fill_n(dx + pixel * job.channels, channels, T(0));
   }
 
-  // Calls body(begin, end) on ranges of [0, channels) that are whole vectors: the last one begins early enough, so some
-  // channels are done twice. Only for bodies that write what they do not read.
-  template <class Body>
-  static void for_whole_vectors(int64_t channels, const Body& body) {
-    const int64_t whole = channels / kLanes * kLanes;
-    if (whole == 0) return body(0, channels);
-    body(0, whole);
-    if (whole < channels) body(channels - kLanes, channels);
-  }
-
-  // The same vector by vector: body(begin, count) with a count that is a constant where it can be.
+  // Calls body(begin, count) on vectors that cover [0, channels), with a count that is a constant where it can be. The
+  // last vector begins early enough to be whole, so some channels are done twice: only for bodies that write what they
+  // do not read.
   template <class Body>
   static void for_each_vector(int64_t channels, const Body& body) {
     if (channels < kLanes) return body(0, channels);
@@ -373,34 +383,45 @@ struct Rows {
         : a(other.a + channel), b(other.b + channel), c(other.c + channel), d(other.d + channel) {}
   };
 
+  // At most kLanes numbers, bf16 as its bits. They are computed in such copies, which overlap nothing.
   template <class T>
-  static void maximum_of_four(const Four<const T>& x, T* __restrict y, int64_t begin, int64_t end) {
-    using Acc = Compute<T>;
-#pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) {
-      Acc above = larger(static_cast<Acc>(x.a[i]), static_cast<Acc>(x.b[i]));
-      Acc below = larger(static_cast<Acc>(x.c[i]), static_cast<Acc>(x.d[i]));
-      y[i] = static_cast<T>(larger(above, below));
+  struct Lanes {
+    using Number = std::conditional_t<std::is_same_v<T, bfloat16>, int16_t, T>;
+    Number at[kLanes];
+
+    template <class Count>
+    Lanes(const T* from, Count count) {
+      std::memcpy(at, from, static_cast<size_t>(count) * sizeof(T));
     }
+    template <class Count>
+    void store(T* to, Count count) const {
+      std::memcpy(static_cast<void*>(to), at, static_cast<size_t>(count) * sizeof(T));
+    }
+  };
+
+  // At most kLanes channels of a window.
+  template <class T, class Count>
+  static void maximum_of_four(const Four<const T>& x, T* y, Count count) {
+    Lanes<T> a(x.a, count), b(x.b, count), c(x.c, count), d(x.d, count);
+    for (int64_t i = 0; i < count; ++i) a.at[i] = largest(a.at[i], b.at[i], c.at[i], d.at[i]);
+    a.store(y, count);
   }
 
-  // At most kLanes channels of a window. Results are gathered aside, where they overlap nothing.
   template <class T, class Count>
   static void gradient_of_four(const T* dy, const T* y, const Four<const T>& x, const Four<T>& dx, Count count) {
-    using Acc = Compute<T>;
-    T a[kLanes], b[kLanes], c[kLanes], d[kLanes];
+    const Lanes<T> best(y, count), given(dy, count);
+    Lanes<T> a(x.a, count), b(x.b, count), c(x.c, count), d(x.d, count);
     for (int64_t i = 0; i < count; ++i) {
-      const Acc best = static_cast<Acc>(y[i]);
-      Acc left = static_cast<Acc>(dy[i]);
-      a[i] = exactly<T>(take(static_cast<Acc>(x.a[i]), best, left));
-      b[i] = exactly<T>(take(static_cast<Acc>(x.b[i]), best, left));
-      c[i] = exactly<T>(take(static_cast<Acc>(x.c[i]), best, left));
-      d[i] = exactly<T>(take(static_cast<Acc>(x.d[i]), best, left));
+      auto left = given.at[i];
+      a.at[i] = take(a.at[i], best.at[i], left);
+      b.at[i] = take(b.at[i], best.at[i], left);
+      c.at[i] = take(c.at[i], best.at[i], left);
+      d.at[i] = take(d.at[i], best.at[i], left);
     }
-    std::copy_n(a, static_cast<int64_t>(count), dx.a);
-    std::copy_n(b, static_cast<int64_t>(count), dx.b);
-    std::copy_n(c, static_cast<int64_t>(count), dx.c);
-    std::copy_n(d, static_cast<int64_t>(count), dx.d);
+    a.store(dx.a, count);
+    b.store(dx.b, count);
+    c.store(dx.c, count);
+    d.store(dx.d, count);
   }
 
   template <class T>
@@ -411,7 +432,9 @@ struct Rows {
         for_each_window(job, [&](const Window& row, const Window& column, int64_t output) {
           const Four<const T> from(job, x + in, row, column);
           T* result = y + out + output * job.channels;
-          for_whole_vectors(channels, [&](int64_t begin, int64_t end) { maximum_of_four(from, result, begin, end); });
+          for_each_vector(channels, [&](int64_t begin, auto count) {
+            maximum_of_four(Four<const T>(from, begin), result + begin, count);
+          });
         });
       });
       return;
