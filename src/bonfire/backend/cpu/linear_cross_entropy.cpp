@@ -152,7 +152,8 @@ class LogitsInBlocks {
   }
 
  private:
-  static constexpr int64_t kRows = 256, kClasses = sizeof(T) == 2 ? 512 : 256;  // of a block
+  // Of a block, such that all that is made of it has room in the second-level cache.
+  static constexpr int64_t kRows = sizeof(T) == 2 ? 256 : 192, kClasses = sizeof(T) == 2 ? 512 : 256;
   static constexpr int64_t kPartBytes = int64_t{16} << 20, kMostParts = 16;
 
   // x [rows, K] · weightᵀ [K, classes], gradient [rows, classes] · weight, gradientᵀ [classes, rows] · x [rows, K]
