@@ -216,24 +216,6 @@ TEST_F(Tuning, ALongKernelThatWasDisturbedOnceGetsAnotherChance) {
   EXPECT_EQ(candidates[pick_candidate(*node, candidates, std::vector<double>(2))].name, "shared");
 }
 
-// In most of their runs others have what this kernel needs: its least time is the best, its average is not.
-TEST_F(Tuning, AnAlgorithmThatIsOftenDisturbedLosesToASteadyOne) {
-  setenv("BONFIRE_TUNE", "full", 1);
-  const Layout arriving[] = {{}};
-  std::atomic<int> runs{0};
-  std::string last;
-  for (int64_t size = 100; size < 112; ++size) {
-    GraphNode* node = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{size}, DType::f32, {}}), 0}});
-    const std::vector<Candidate> candidates = {
-        make_candidate({*node, arriving}, "often_disturbed",
-                       [&](const bonfire::Run&) { work_for(std::chrono::milliseconds(++runs % 3 == 0 ? 8 : 24)); }),
-        make_candidate({*node, arriving}, "never_disturbed",
-                       [](const bonfire::Run&) { work_for(std::chrono::milliseconds(12)); })};
-    last = candidates[pick_candidate(*node, candidates, std::vector<double>(2))].name;
-  }
-  EXPECT_EQ(last, "never_disturbed");
-}
-
 TEST_F(Tuning, KeysNameThreadsAndProcessor) {
   pick("full");
   EXPECT_NE(tuning_record().find("cpu/" + std::to_string(cpu::cpu_threads()) + processor_name()), std::string::npos);

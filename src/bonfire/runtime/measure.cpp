@@ -4,12 +4,10 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <numeric>
 
 #include "bonfire/base/random.h"
 #include "bonfire/kernel/queue.h"
+#include "bonfire/runtime/contest.h"
 
 namespace bonfire::runtime {
 
@@ -112,117 +110,17 @@ double undisturbed(Queue& queue, Kernel& kernel, const Operands& operands) {
   return least;
 }
 
-// How much longer than at its best an algorithm takes on average, by what was seen of it in this process. Processors
-// that share a core share its matrix unit, too: now and then others have it for a tenth of a second, and kernels that
-// need it take up to thrice as long while the rest do not.
-class Slowness {
- public:
-  void note(std::string_view algorithm, double times_the_best, double runs) {
-    std::lock_guard lock(mutex_);
-    Seen& all = seen_.try_emplace(std::string(algorithm)).first->second;
-    all.times_the_best += times_the_best;
-    all.runs += runs;
-  }
-  double of(std::string_view algorithm) const { return of(seen(algorithm)); }
-  // How far behind the best an algorithm may be after one run and still turn out to be it.
-  double hope(std::string_view algorithm) const {
-    constexpr double kLeast = 1.3, kMost = 2.5;
-    const Seen all = seen(algorithm);
-    return all.runs < kPresumed ? kMost : std::min(kMost, kLeast * of(all));
-  }
-
- private:
-  static constexpr double kPresumed = 6;  // runs at its best that count before any was seen
-  struct Seen {
-    double times_the_best = 0, runs = 0;
-  };
-  static double of(const Seen& seen) { return (seen.times_the_best + kPresumed) / (seen.runs + kPresumed); }
-  Seen seen(std::string_view algorithm) const {
-    std::lock_guard lock(mutex_);
-    auto found = seen_.find(algorithm);
-    return found == seen_.end() ? Seen() : found->second;
-  }
-
-  mutable std::mutex mutex_;
-  std::map<std::string, Seen, std::less<>> seen_;
-};
-
 Slowness& slowness() {
   static Slowness all;
   return all;
 }
 
-// Times of candidates while they are measured.
-class Contest {
- public:
-  explicit Contest(const std::vector<Candidate>& candidates)
-      : candidates_(candidates), times_(candidates.size(), kUnknown), totals_(candidates.size()) {}
-
-  void note(size_t i, double nanoseconds) {
-    times_[i] = std::min(times_[i], nanoseconds);
-    best_ = std::min(best_, nanoseconds);
-    totals_[i].nanoseconds += nanoseconds;
-    totals_[i].runs += 1;
-  }
-  bool near(size_t i, double factor) const { return times_[i] <= factor * best_; }
-  size_t count_near(double factor) const {
-    size_t count = 0;
-    for (size_t i = 0; i < times_.size(); ++i) count += near(i, factor) ? 1 : 0;
-    return count;
-  }
-  // The quickest of each algorithm, of the few best algorithms.
-  std::vector<size_t> leaders() const {
-    constexpr size_t kMost = 3;
-    std::vector<size_t> list;
-    std::vector<size_t> order(times_.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return times_[a] < times_[b]; });
-    for (size_t i : order) {
-      auto same = [&](size_t j) { return algorithm(j) == algorithm(i); };
-      if (list.size() < kMost && near(i, slowness().hope(algorithm(i))) && std::none_of(list.begin(), list.end(), same))
-        list.push_back(i);
-    }
-    return list;
-  }
-  // Takes the time of the same algorithm in another layout where that is hopeless.
-  bool follows_another(size_t i) {
-    constexpr double kHopeless = 1.8;  // layouts seldom make a difference of a third
-    for (size_t j = 0; j < times_.size(); ++j) {
-      if (j == i || times_[j] == kUnknown || near(j, kHopeless) || algorithm(j) != algorithm(i)) continue;
-      times_[i] = times_[j];
-      return true;
-    }
-    return false;
-  }
-  double best() const { return best_; }
-  std::vector<double> times() const { return times_; }
-  // Keeps in mind how steady the leaders were.
-  void remember() const {
-    for (size_t i : leaders())
-      if (totals_[i].runs > 1) slowness().note(algorithm(i), totals_[i].nanoseconds / times_[i], totals_[i].runs);
-  }
-  // Of long kernels: the least time says little where others often disturb.
-  std::vector<double> expected_times() const {
-    std::vector<double> expected = times_;
-    for (size_t i = 0; i < expected.size(); ++i) expected[i] *= slowness().of(algorithm(i));
-    return expected;
-  }
-
- private:
-  static constexpr double kUnknown = std::numeric_limits<double>::infinity();
-  std::string_view algorithm(size_t i) const {
-    std::string_view name = candidates_[i].name;
-    return name.substr(0, name.rfind(':'));  // the whole of it where there is none
-  }
-
-  const std::vector<Candidate>& candidates_;
-  struct Total {
-    double nanoseconds = 0, runs = 0;
-  };
-  std::vector<double> times_;
-  std::vector<Total> totals_;
-  double best_ = kUnknown;
-};
+std::vector<std::string> algorithms_of(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> list;
+  for (const Candidate& candidate : candidates)
+    list.push_back(candidate.name.substr(0, candidate.name.rfind(':')));  // the whole of it where there is none
+  return list;
+}
 
 }  // namespace
 
@@ -230,7 +128,7 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   Operands operands(node, candidates);
   Queue& queue = queue_of(node.device());
   std::vector<std::unique_ptr<Kernel>> kernels(candidates.size());
-  Contest contest(candidates);
+  Contest contest(algorithms_of(candidates), slowness());
   double spent = 0;
   // The first round runs all, the plainest last, and warms up; each further one those that are still near the best,
   // while there is something to decide. Long kernels get two rounds, short ones, whose times vary more, as many as a
