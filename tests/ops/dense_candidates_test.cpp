@@ -183,7 +183,7 @@ void PlainConvolutionCandidates::check() const {
 
 TEST_P(PlainConvolutionCandidates, Agree) { check(); }
 
-TEST_P(PlainConvolutionCandidates, AgreeOnAnyProcessor) {
+TEST_P(PlainConvolutionCandidates, AgreeWithTheBaselineInstructionSet) {
   cpu::set_instruction_set_for_test(cpu::InstructionSet::generic);
   check();
   cpu::set_instruction_set_for_test(cpu::available_instruction_sets().back());

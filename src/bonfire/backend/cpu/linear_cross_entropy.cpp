@@ -152,7 +152,7 @@ class LogitsInBlocks {
   }
 
  private:
-  // Of a block, such that all that is made of it has room in the second-level cache.
+  // Of a block. What is made of one, f32 in parts of bf16, has about 2 MiB: a second-level cache.
   static constexpr int64_t kRows = sizeof(T) == 2 ? 256 : 192, kClasses = sizeof(T) == 2 ? 512 : 256;
   static constexpr int64_t kPartBytes = int64_t{16} << 20, kMostParts = 16;
 
