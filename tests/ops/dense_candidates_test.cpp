@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "bonfire/backend/cpu/simd.h"
 #include "bonfire/backend/cpu/threads.h"
@@ -189,20 +191,48 @@ TEST_P(PlainConvolutionCandidates, AgreeWithTheBaselineInstructionSet) {
   cpu::set_instruction_set_for_test(cpu::available_instruction_sets().back());
 }
 
-// Winograd's multiplies in f32: a quarter as often, but tiles of bf16 are faster still.
-TEST(ConvolutionCandidates, OfBf16HaveWinogradsWhereThereAreNoTiles) {
+// What a 3 x 3 convolution may be made of.
+std::set<std::string> offered_for(const Shape& x, int64_t out_channels, DType dtype) {
   Graph graph;
   const GraphNode& node =
-      add_node(graph, "conv2d", {{{2, 18, 9, 7}, DType::bf16, {}}, {{12, 18, 3, 3}, DType::bf16, {}}},
+      add_node(graph, "conv2d", {{x, dtype, {}}, {{out_channels, x[1], 3, 3}, dtype, {}}},
                {{"stride", Shape{1, 1}}, {"padding", Shape{1, 1}}, {"dilation", Shape{1, 1}}, {"groups", 1}});
+  std::set<std::string> names;
+  for (const Candidate& candidate : candidates_for({node, std::vector<Layout>(2)})) names.insert(candidate.name);
+  return names;
+}
+
+// Winograd's multiplies in f32: a quarter as often, but tiles of bf16 are faster still.
+TEST(ConvolutionCandidates, OfBf16HaveWinogradsWhereThereAreNoTiles) {
   for (cpu::InstructionSet set : cpu::available_instruction_sets()) {
     cpu::set_instruction_set_for_test(set);
-    int found = 0;
-    for (const Candidate& candidate : candidates_for({node, std::vector<Layout>(2)}))
-      found += candidate.name == "winograd2:nhwc" || candidate.name == "winograd4:nhwc";
-    EXPECT_EQ(found, set == cpu::InstructionSet::amx ? 0 : 2) << name_of(set);
+    std::set<std::string> names = offered_for({2, 18, 9, 7}, 12, DType::bf16);
+    for (const char* name : {"winograd2:nhwc", "winograd4:nhwc"})
+      EXPECT_EQ(names.contains(name), set != cpu::InstructionSet::amx) << name_of(set);
   }
   cpu::set_instruction_set_for_test(cpu::available_instruction_sets().back());
+}
+
+// Timing each takes as long as a step: the first one would be late.
+TEST(ConvolutionCandidates, AreThoseThatMayBeTheQuickest) {
+  struct Offered {
+    Shape x;
+    int64_t out_channels;
+    bool row_major, small_tiles;
+  };
+  for (const auto& [x, out_channels, row_major, small_tiles] : {
+           Offered{{64, 64, 28, 28}, 64, false, false},
+           Offered{{64, 64, 14, 14}, 64, false, true},  // 16 x 16 in tiles of 4 x 4
+           Offered{{1, 64, 28, 28}, 64, false, true},   // 49 tiles: weights take the time
+           Offered{{64, 3, 28, 28}, 64, true, false},   // nothing for Winograd's
+           Offered{{64, 64, 28, 28}, 12, true, false},
+       }) {
+    std::set<std::string> names = offered_for(x, out_channels, DType::f32);
+    EXPECT_TRUE(names.contains("implicit_gemm:nhwc")) << to_string(x);
+    EXPECT_EQ(names.contains("implicit_gemm:nchw"), row_major) << to_string(x);
+    EXPECT_EQ(names.contains("winograd2:nhwc"), small_tiles) << to_string(x);
+    EXPECT_EQ(names.contains("winograd4:nhwc"), x[1] > 3) << to_string(x);
+  }
 }
 
 TEST_P(DenseCandidates, OfPoolingAgree) {

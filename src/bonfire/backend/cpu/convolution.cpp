@@ -191,13 +191,36 @@ Candidate make_convolution(const KernelRequest& request, std::string name, const
   return candidate;
 }
 
-// Transforms cost as much as they save where there are fewer channels.
-constexpr int64_t kFewestWinogradChannels = 8;
+// What is worth timing; others have never been the quickest by more than a few percent.
+
+// Rows of several channels are packed as they lie.
+bool row_major_pays(const Convolution& c) {
+  constexpr int64_t kFew = 16;
+  return c.groups > 1 || c.in_channels < kFew || c.out_channels < kFew;
+}
+
+int64_t count_tiles(const Convolution& c, int tile) {
+  auto cover = [&](int64_t size) { return (size + tile - 1) / tile; };
+  return c.batch * cover(c.out_height()) * cover(c.out_width());
+}
+
+// Whether tiles of 4 x 4 take far fewer products than those of 2 x 2. Where there are few tiles, it is the transformed
+// weights that take the time, and those of small tiles are fewer.
+bool large_tiles_win(const Convolution& c) {
+  constexpr int64_t kFewTiles = 64;
+  auto products = [&](int tile) {
+    const int64_t edge = tile + c.kernel_height - 1;
+    return static_cast<double>(count_tiles(c, tile) * edge * edge);
+  };
+  return winograd_serves(c, 4) && count_tiles(c, 4) >= kFewTiles && products(2) > 1.7 * products(4);
+}
 
 bool winograd_pays(const Convolution& c, int tile) {
+  // Transforms cost as much as they save where there are fewer channels.
+  constexpr int64_t kFewestChannels = 8;
   const bool slow = c.type == DType::bf16 && split_kernel() != nullptr;  // next to tiles of bf16
-  return winograd_serves(c, tile) && !slow && c.in_channels >= kFewestWinogradChannels &&
-         c.out_channels >= kFewestWinogradChannels;
+  return winograd_serves(c, tile) && !slow && c.in_channels >= kFewestChannels && c.out_channels >= kFewestChannels &&
+         !(tile == 2 && large_tiles_win(c));
 }
 
 template <ConvolutionPass pass>
@@ -206,7 +229,8 @@ std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
     using T = typename decltype(tag)::type;
     std::vector<Candidate> candidates;
     const ConvolutionJob row_major(request.node, pass, false), last(request.node, pass, true);
-    candidates.push_back(make_convolution<T>(request, "implicit_gemm:nchw", row_major));
+    if (row_major_pays(row_major.convolution))
+      candidates.push_back(make_convolution<T>(request, "implicit_gemm:nchw", row_major));
     candidates.push_back(make_convolution<T>(request, "implicit_gemm:nhwc", last));
     for (int tile : {2, 4})
       if (winograd_pays(last.convolution, tile))
