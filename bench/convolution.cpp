@@ -1,12 +1,14 @@
 // Speed of the convolution kernels, layer by layer, for every pass and candidate: GFLOP/s of the direct algorithm.
-//   bench_convolution [part of a layer's name] [f32|bf16] [instruction set]
-// Threads: BONFIRE_CPU_THREADS, else the cores available (taskset -c 0 gives one). Candidates take turns, the best of
-// several runs counts, and one thread is measured in processor time, so that a busy machine disturbs little.
+//
+//   bench_convolution [--case TEXT] [--dtype f32|bf16] [--kernels avx512]
+//
+// Of layers only those whose name contains the text. Threads: BONFIRE_CPU_THREADS, else the cores available (taskset -c
+// 0 gives one). Candidates take turns, the best of several runs counts, and one thread is measured in processor time,
+// so that a busy machine disturbs little.
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <ctime>
 #include <string>
 #include <vector>
@@ -17,6 +19,8 @@
 #include "bonfire/graph/op.h"
 #include "bonfire/kernel/kernel.h"
 #include "bonfire/ops/elementwise_functions.h"
+#include "flags.h"
+#include "instruction_sets.h"
 
 namespace {
 
@@ -138,19 +142,29 @@ void measure(const Layer& layer, const Pass& pass, ThreadPool& threads) {
   fmt::print("\n");
 }
 
+void run(const std::string& text, const std::string& dtype) {
+  if (dtype != "f32" && dtype != "bf16")
+    throw_error<ConfigError>("[bench_convolution] --dtype is '{}', expected f32 or bf16", dtype);
+  ThreadPool threads(cpu::cpu_threads());
+  fmt::print("{} on {} thread(s), {}, GFLOP/s of the direct algorithm\n", cpu::name_of(cpu::instruction_set()),
+             threads.size(), dtype);
+  for (const Layer& layer : kLayers) {
+    if (std::string(layer.name).find(text) == std::string::npos) continue;
+    for (const Pass& pass : passes_of(layer, dtype == "bf16" ? DType::bf16 : DType::f32)) measure(layer, pass, threads);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string part = argc > 1 ? argv[1] : "";
-  const DType type = argc > 2 && std::strcmp(argv[2], "bf16") == 0 ? DType::bf16 : DType::f32;
-  if (argc > 3)
-    for (cpu::InstructionSet set : cpu::available_instruction_sets())
-      if (cpu::name_of(set) == argv[3]) cpu::set_instruction_set_for_test(set);
-  ThreadPool threads(cpu::cpu_threads());
-  fmt::print("{} on {} thread(s), {}, GFLOP/s of the direct algorithm\n", cpu::name_of(cpu::instruction_set()),
-             threads.size(), name_of(type));
-  for (const Layer& layer : kLayers) {
-    if (std::string(layer.name).find(part) == std::string::npos) continue;
-    for (const Pass& pass : passes_of(layer, type)) measure(layer, pass, threads);
+  try {
+    std::string text, dtype = "f32", kernels;
+    bench::read_flags("bench_convolution", {argv + 1, argv + argc},
+                      {{"--case", &text}, {"--dtype", &dtype}, {"--kernels", &kernels}});
+    if (!kernels.empty()) cpu::set_instruction_set_for_test(bench::instruction_set_named(kernels));
+    run(text, dtype);
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
   }
 }

@@ -3,6 +3,7 @@
 //
 //   bench::read_flags("bench_cpu", arguments, {{"--json", &settings.json}, {"--rounds", &settings.rounds}});
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <variant>

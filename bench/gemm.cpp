@@ -1,7 +1,12 @@
-// Speed of the CPU matrix product, per shape, type and kernel: bench_gemm [threads] [instruction set | all] [text]
-// With a text, only cases whose name contains it. Kernels are measured in turns with the sgemm of OpenBLAS and of BLIS
-// where they are installed, also those that multiply bf16; the figures are medians in GFLOP/s. One thread is measured
-// in processor time, so that a busy machine does not disturb it much, several in real time.
+// Speed of the CPU matrix product, per shape, type and kernel.
+//
+//   bench_gemm [--threads N] [--kernels amx,avx512|all] [--case TEXT] [--json FILE]
+//
+// Of cases only those whose name contains the text. Kernels are measured in turns with the sgemm of OpenBLAS and of
+// BLIS where they are installed, also those that multiply bf16; the figures are medians in GFLOP/s. Where f32 is split
+// into parts of bf16, it is also measured whole: plans take what is faster. One thread is measured in processor time,
+// so that a busy machine does not disturb it much, several in real time. In the file: rows of {"case", "m", "n", "k",
+// "transpose", "threads", "dtype", "kernel", "ours", "peer", "ratio"}, the last two where a library is installed.
 
 #include "bonfire/backend/cpu/gemm.h"
 
@@ -9,15 +14,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <functional>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "bonfire/base/random.h"
+#include "flags.h"
+#include "instruction_sets.h"
 
 namespace {
 
@@ -119,24 +126,26 @@ struct Operands {
 
 // One row of the table: something that multiplies, and how long it took.
 struct Contender {
-  std::string_view kernel;
+  std::string kernel;
   DType type;
   std::function<void()> multiply;
   std::vector<double> seconds{};
 };
 
 template <class T>
-Contender contender(cpu::InstructionSet set, Operands<T>& o, ThreadPool& pool) {
-  cpu::set_instruction_set_for_test(set);
-  o.workspace.resize(std::max(o.workspace.size(), cpu::gemm_workspace(o.gemm, pool.size())));
-  return {cpu::name_of(set), dtype_of<T>(), [&o, &pool, set] {
+Contender contender(cpu::InstructionSet set, Operands<T>& o, ThreadPool& pool, cpu::F32 f32 = cpu::F32::split) {
+  Gemm gemm = o.gemm;
+  gemm.f32 = f32;
+  o.workspace.resize(std::max(o.workspace.size(), cpu::gemm_workspace(gemm, pool.size())));
+  return {std::string(cpu::name_of(set)) + (f32 == cpu::F32::whole ? ", whole" : ""), dtype_of<T>(),
+          [&o, &pool, set, gemm] {
             cpu::set_instruction_set_for_test(set);
-            cpu::gemm(o.gemm, o.a.data(), o.b.data(), nullptr, o.c.data(), o.workspace, pool);
+            cpu::gemm(gemm, o.a.data(), o.b.data(), nullptr, o.c.data(), o.workspace, pool);
           }};
 }
 
-void measure(const Case& one, const std::vector<cpu::InstructionSet>& sets, const std::vector<Yardstick>& yardsticks,
-             ThreadPool& pool) {
+nlohmann::json measure(const Case& one, const std::vector<cpu::InstructionSet>& sets,
+                       const std::vector<Yardstick>& yardsticks, ThreadPool& pool) {
   Operands<float> f32(one);
   Operands<bfloat16> bf16(one);
   std::vector<Contender> contenders;
@@ -144,7 +153,9 @@ void measure(const Case& one, const std::vector<cpu::InstructionSet>& sets, cons
     contenders.push_back(
         {each.name(), DType::f32, [&] { each.multiply(f32.gemm, f32.a.data(), f32.b.data(), f32.c.data()); }});
   for (cpu::InstructionSet set : sets) {
+    cpu::set_instruction_set_for_test(set);
     contenders.push_back(contender(set, f32, pool));
+    if (cpu::is_split(f32.gemm)) contenders.push_back(contender(set, f32, pool, cpu::F32::whole));
     contenders.push_back(contender(set, bf16, pool));
   }
   const double operations = 2.0 * static_cast<double>(one.m) * static_cast<double>(one.n) * static_cast<double>(one.k);
@@ -157,17 +168,31 @@ void measure(const Case& one, const std::vector<cpu::InstructionSet>& sets, cons
             for (int i = 0; i < calls; ++i) each.multiply();
           },
           pool.size()));
-  double best = 0;  // seconds of the faster library
-  for (size_t i = 0; i < yardsticks.size(); ++i)
-    best = i == 0 ? median(contenders[i].seconds) : std::min(best, median(contenders[i].seconds));
-  for (const Contender& each : contenders) {
-    const double seconds = median(each.seconds);
-    fmt::print("{:<28} {:>6} {:>6} {:>6} {}{} {:<5} {:<11} {:>8.1f}", one.what, one.m, one.n, one.k,
-               one.transpose_a ? 'T' : 'N', one.transpose_b ? 'T' : 'N', name_of(each.type), each.kernel,
-               operations * calls / seconds * 1e-9);
-    if (best > 0) fmt::print(" {:>6.2f}", best / seconds);
+  auto speed = [&](const Contender& each) { return operations * calls / median(each.seconds) * 1e-9; };
+  double peer = 0;  // the faster library
+  for (size_t i = 0; i < yardsticks.size(); ++i) peer = std::max(peer, speed(contenders[i]));
+  const std::string transpose{one.transpose_a ? 'T' : 'N', one.transpose_b ? 'T' : 'N'};
+  nlohmann::json rows = nlohmann::json::array();
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    const Contender& each = contenders[i];
+    const double ours = speed(each);
+    fmt::print("{:<28} {:>6} {:>6} {:>6} {} {:<5} {:<11} {:>8.1f}", one.what, one.m, one.n, one.k, transpose,
+               name_of(each.type), each.kernel, ours);
+    if (peer > 0) fmt::print(" {:>6.2f}", ours / peer);
     fmt::print("\n");
+    if (i < yardsticks.size()) continue;
+    rows.push_back({{"case", one.what},
+                    {"m", one.m},
+                    {"n", one.n},
+                    {"k", one.k},
+                    {"transpose", transpose},
+                    {"threads", pool.size()},
+                    {"dtype", name_of(each.type)},
+                    {"kernel", each.kernel},
+                    {"ours", ours}});
+    if (peer > 0) rows.back().update({{"peer", peer}, {"ratio", ours / peer}});
   }
+  return rows;
 }
 
 const Case kCases[] = {
@@ -195,26 +220,55 @@ const Case kCases[] = {
     {"outer product", 512, 512, 1},
 };
 
+struct Settings {
+  int threads = 1;
+  std::vector<std::string> kernels;
+  std::string text, json;
+};
+
+std::vector<cpu::InstructionSet> sets_of(const Settings& settings) {
+  const auto available = cpu::available_instruction_sets();
+  if (settings.kernels.empty()) return {available.back()};
+  if (settings.kernels == std::vector<std::string>{"all"}) return {available.begin(), available.end()};
+  std::vector<cpu::InstructionSet> sets;
+  for (const std::string& name : settings.kernels) sets.push_back(bench::instruction_set_named(name));
+  return sets;
+}
+
+void run(const Settings& settings) {
+  const std::vector<cpu::InstructionSet> sets = sets_of(settings);
+  ThreadPool pool(settings.threads);
+  std::vector<Yardstick> yardsticks;
+  for (const Yardstick& each :
+       {Yardstick::load<int>("OpenBLAS", "libopenblas.so.0", "openblas_set_num_threads", settings.threads),
+        Yardstick::load<int64_t>("BLIS", "libblis.so.4", "bli_thread_set_num_threads", settings.threads)})
+    if (each.is_here()) yardsticks.push_back(each);
+  fmt::print(
+      "{} thread(s); ratio: to the faster f32 of {}\n", settings.threads,
+      yardsticks.empty() ? "no other library: none is installed (libopenblas0, libblis4)" : "the other libraries");
+  fmt::print("{:<28} {:>6} {:>6} {:>6} {:<2} {:<5} {:<11} {:>8}  ratio\n", "case", "m", "n", "k", "", "type", "kernel",
+             "GFLOP/s");
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Case& one : kCases)
+    if (std::string(one.what).find(settings.text) != std::string::npos)
+      for (const nlohmann::json& row : measure(one, sets, yardsticks, pool)) rows.push_back(row);
+  if (rows.empty()) throw_error<ConfigError>("[bench_gemm] --case: no case has '{}' in its name", settings.text);
+  if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  const std::string_view kernels = argc > 2 ? argv[2] : "", text = argc > 3 ? argv[3] : "";
-  const auto available = cpu::available_instruction_sets();
-  std::vector<cpu::InstructionSet> sets;
-  for (cpu::InstructionSet set : available)
-    if (kernels == "all" || cpu::name_of(set) == kernels) sets.push_back(set);
-  if (sets.empty()) sets.push_back(available.back());
-  ThreadPool pool(threads);
-  std::vector<Yardstick> yardsticks;
-  for (const Yardstick& each :
-       {Yardstick::load<int>("OpenBLAS", "libopenblas.so.0", "openblas_set_num_threads", threads),
-        Yardstick::load<int64_t>("BLIS", "libblis.so.4", "bli_thread_set_num_threads", threads)})
-    if (each.is_here()) yardsticks.push_back(each);
-  fmt::print("{} thread(s); ratio: to the faster f32 of {}\n", threads,
-             yardsticks.empty() ? "no other library: none is installed" : "the other libraries");
-  fmt::print("{:<28} {:>6} {:>6} {:>6} {:<2} {:<5} {:<11} {:>8}  ratio\n", "case", "m", "n", "k", "", "type", "kernel",
-             "GFLOP/s");
-  for (const Case& one : kCases)
-    if (std::string_view(one.what).find(text) != std::string_view::npos) measure(one, sets, yardsticks, pool);
+  try {
+    Settings settings;
+    bench::read_flags("bench_gemm", {argv + 1, argv + argc},
+                      {{"--threads", &settings.threads},
+                       {"--kernels", &settings.kernels},
+                       {"--case", &settings.text},
+                       {"--json", &settings.json}});
+    run(settings);
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
 }

@@ -7,17 +7,19 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "bonfire/base/error.h"
 #include "bonfire/models/lstm_classifier.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/train/step_profile.h"
+#include "flags.h"
 
 namespace {
 
 using namespace bonfire;
 
-int64_t usual_batch(const std::string& name) { return name == "resnet50" || name == "bert_mini" ? 16 : 64; }
+int usual_batch(const std::string& name) { return name == "resnet50" || name == "bert_mini" ? 16 : 64; }
 
 // The LSTM of bench_cpu is wider than the model's default.
 train::StepSubject subject_of(const std::string& name, int64_t batch) {
@@ -31,21 +33,23 @@ train::StepSubject subject_of(const std::string& name, int64_t batch) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string name = argc > 1 ? argv[1] : "resnet18_small";
-  int64_t batch = usual_batch(name);
-  train::ProfileOptions options;
-  for (int i = 2; i + 1 < argc; i += 2) {
-    std::string flag = argv[i];
-    if (flag == "--dtype") passes::current_options().use_amp = std::string(argv[i + 1]) == "bf16";
-    if (flag == "--batch") batch = std::stoll(argv[i + 1]);
-    if (flag == "--steps") options.steps = std::stoi(argv[i + 1]);
-  }
   try {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    std::string name = "resnet18_small", dtype = "f32";
+    if (!arguments.empty() && !arguments[0].starts_with("--")) {
+      name = arguments[0];
+      arguments.erase(arguments.begin());
+    }
+    int batch = usual_batch(name);
+    train::ProfileOptions options;
+    bench::read_flags("bench_plan", arguments, {{"--dtype", &dtype}, {"--batch", &batch}, {"--steps", &options.steps}});
+    if (dtype != "f32" && dtype != "bf16")
+      throw_error<ConfigError>("[bench_plan] --dtype is '{}', expected f32 or bf16", dtype);
+    passes::current_options().use_amp = dtype == "bf16";
     std::string text = train::to_string(train::profile_step(subject_of(name, batch), options));
     std::printf("%s%s\n", text.c_str(), name.c_str());
   } catch (const Error& error) {
-    std::fprintf(stderr, "bench_plan: %s\n", error.what());
-    return 2;
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
-  return 0;
 }

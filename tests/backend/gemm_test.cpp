@@ -348,6 +348,26 @@ TEST_P(GemmTest, NotANumberPassesThroughLargeProducts) {
     }
 }
 
+// Parts of an infinite number are not finite either, and their difference is not a number.
+TEST_P(GemmTest, WholeNumbersMayBeInfinite) {
+  Gemm g = dense(70, 130, 120, false, true);
+  EXPECT_EQ(is_split(g), GetParam() == InstructionSet::amx);
+  EXPECT_FALSE(is_split(dense(63, 130, 1200, false, true)));
+  g.f32 = F32::whole;
+  EXPECT_FALSE(is_split(g));
+  Operands o(g);
+  o.a.set(3 * g.lda + 5, INFINITY);
+  run(g, o, 2);
+  for (int64_t i = 0; i < g.m; ++i)
+    for (int64_t j = 0; j < g.n; ++j) {
+      const double found = o.c.at(i * g.ldc + j), weight = o.b.at(j * g.ldb + 5);
+      if (i != 3)
+        ASSERT_TRUE(std::isfinite(found));
+      else
+        ASSERT_EQ(found, std::copysign(INFINITY, weight));
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(InstructionSets, GemmTest,
                          ::testing::ValuesIn(available_instruction_sets().begin(), available_instruction_sets().end()),
                          [](const auto& info) { return std::string(name_of(info.param)); });

@@ -39,8 +39,8 @@ std::vector<OpCase> larger_rows() {
       convolution_row("one_channel", {2, 1, 14, 14}, {32, 1, 5, 5}, {.padding = {2, 2}}),
       convolution_row("7x7_stem", {1, 3, 20, 20}, {16, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}),
       convolution_row("depthwise", {2, 32, 9, 9}, {32, 1, 3, 3}, {.padding = {1, 1}, .groups = 32}),
-      product_row("large", {96, 130}, {130, 80}, {}),
-      product_row("large_transposed", {130, 96}, {80, 130}, {.transpose_a = true, .transpose_b = true}),
+      product_row("large", {96, 142}, {142, 80}, {}),
+      product_row("large_transposed", {142, 96}, {80, 142}, {.transpose_a = true, .transpose_b = true}),
       product_row("large_batch", {3, 40, 64}, {3, 48, 64}, {.transpose_b = true}),
   };
 }

@@ -61,7 +61,8 @@ struct MatrixProduct {
                .add = g.accumulate,
                .row_bias = g.bias == BiasAlong::rows ? bias : nullptr,
                .col_bias = g.bias == BiasAlong::columns ? bias : nullptr,
-               .activation = g.activation};
+               .activation = g.activation,
+               .f32 = g.f32};
   }
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
@@ -148,6 +149,12 @@ void check(const Gemm& g) {
 }
 
 }  // namespace
+
+bool is_split(const Gemm& gemm) {
+  const Gemm g = fold_batch(gemm);
+  if (g.input != DType::f32 || is_vector_product<float>(g)) return false;
+  return is_split(MatrixProduct<float>(g, nullptr, nullptr, nullptr, nullptr).product);
+}
 
 size_t gemm_workspace(const Gemm& gemm, int threads) {
   check(gemm);

@@ -32,12 +32,16 @@ struct Gemm {
   BiasAlong bias = BiasAlong::none;
   DType bias_type = DType::f32;  // f64 for f64, otherwise f32 or bf16
   Activation activation = Activation::none;
+  F32 f32 = F32::split;  // whichever is faster: that depends on the processor, and on what runs beside
 
   // Several products of this shape, the matrices of each that many elements after those of the one before (0: the same
   // matrix for all). The bias is the same for all.
   int64_t batch = 1;
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
 };
+
+// Whether F32::whole would be another product.
+bool is_split(const Gemm& gemm);
 
 // Bytes of workspace for a pool of `threads`.
 size_t gemm_workspace(const Gemm& gemm, int threads);

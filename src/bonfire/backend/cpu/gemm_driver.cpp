@@ -504,8 +504,7 @@ const TileKernel<float, uint16_t>* kernel_of_bf16(const Product<float>& product)
   const int parts = product.a->bf16_parts();
   if (parts == 0 || parts != product.b->bf16_parts()) return nullptr;
   if (parts == 1) return bf16_kernel();
-  const double work = static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
-  return std::min(product.m, product.n) >= kLeastSplit && work >= kLeastSplitWork ? split_kernel() : nullptr;
+  return is_split(product) ? split_kernel() : nullptr;
 }
 
 // Calls body with the kernel that suits the operands.
@@ -517,6 +516,12 @@ auto with_kernel(const Product<Acc>& product, const Body& body) {
 }
 
 }  // namespace
+
+bool is_split(const Product<float>& product) {
+  const double work = static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
+  return product.f32 == F32::split && split_kernel() != nullptr && product.a->bf16_parts() > 1 &&
+         std::min(product.m, product.n) >= kLeastSplit && work >= kLeastSplitWork;
+}
 
 template <class Acc>
 size_t product_workspace(const Product<Acc>& product, int threads) {

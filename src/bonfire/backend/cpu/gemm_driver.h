@@ -134,7 +134,11 @@ struct Product {
   const Acc* col_bias = nullptr;  // [n]
   Activation activation = Activation::none;
   const void* residual = nullptr;  // type and addresses as out; must not overlap it
+  F32 f32 = F32::split;
 };
+
+// Whether it is made of products of parts: of f32 that is asked to be split, where that pays.
+bool is_split(const Product<float>& product);
 
 // Bytes that multiply() needs on a pool of `threads`; data pointers are not looked at.
 template <class Acc>

@@ -25,7 +25,7 @@ struct MatmulJob {
   int64_t results;               // elements
   size_t workspace_bytes = 0;
 
-  explicit MatmulJob(const GraphNode& node);
+  explicit MatmulJob(const GraphNode& node, F32 f32 = F32::split);
 };
 
 // Strides of the batch axes, neighbours merged where all three operands step evenly; innermost first.
@@ -59,7 +59,7 @@ void set_activation(MatmulJob& job, int64_t activation) {
   }
 }
 
-MatmulJob::MatmulJob(const GraphNode& node) {
+MatmulJob::MatmulJob(const GraphNode& node, F32 f32) {
   const Shape &a = node.inputs[0].spec().shape, &b = node.inputs[1].spec().shape, &c = node.outputs[0].shape;
   results = c.count();
   gemm.transpose_a = node.attributes.flag("transpose_a");
@@ -71,6 +71,7 @@ MatmulJob::MatmulJob(const GraphNode& node) {
   gemm.ldb = b[-1];
   gemm.ldc = c[-1];
   gemm.input = gemm.output = node.outputs[0].dtype;
+  gemm.f32 = f32;
   if (node.attributes.has("activation")) set_activation(*this, node.attributes.integer("activation"));
   if (node.attributes.has("has_bias") && node.attributes.flag("has_bias")) {
     gemm.bias = BiasAlong::columns;
@@ -116,21 +117,28 @@ void activate(const MatmulJob& job, T* values, ThreadPool& threads) {
   });
 }
 
+template <class T>
+Candidate make_matmul(const KernelRequest& request, std::string name, const MatmulJob& job) {
+  Candidate candidate = make_candidate(request, std::move(name), [job](const Run& run) {
+    if (job.results == 0) return;
+    multiply(job, 0,
+             {run.input<std::byte>(0), run.input<std::byte>(1), run.inputs.size() < 3 ? nullptr : run.inputs[2],
+              run.output<std::byte>()},
+             run);
+    if (job.activation >= 0) activate(job, run.output<T>(), *run.threads);
+  });
+  candidate.workspace_bytes = job.workspace_bytes;
+  return candidate;
+}
+
 std::vector<Candidate> matmul_candidates(const KernelRequest& request) {
   return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     MatmulJob job(request.node);
-    Candidate candidate = make_candidate(request, "gemm", [job](const Run& run) {
-      if (job.results == 0) return;
-      multiply(job, 0,
-               {run.input<std::byte>(0), run.input<std::byte>(1), run.inputs.size() < 3 ? nullptr : run.inputs[2],
-                run.output<std::byte>()},
-               run);
-      if (job.activation >= 0) activate(job, run.output<T>(), *run.threads);
-    });
-    candidate.workspace_bytes = job.workspace_bytes;
     std::vector<Candidate> candidates;
-    candidates.push_back(std::move(candidate));
+    candidates.push_back(make_matmul<T>(request, "gemm", job));
+    if (is_split(job.gemm))
+      candidates.push_back(make_matmul<T>(request, "gemm_whole", MatmulJob(request.node, F32::whole)));
     return candidates;
   });
 }

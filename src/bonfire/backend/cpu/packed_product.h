@@ -19,8 +19,6 @@
 
 namespace bonfire::cpu {
 
-enum class F32 { split, whole };  // as parts of bf16 where there are instructions for it, or as it is
-
 template <class Element>
 class PackedProduct {
  public:
