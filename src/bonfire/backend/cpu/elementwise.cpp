@@ -222,14 +222,21 @@ class ElementwiseKernel final : public Kernel {
     }
   }
 
+  // What the next block reads comes while this one is computed.
+  static void ask_for(const char* bytes, int64_t count) {
+    constexpr int64_t kLine = 64;
+    for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(bytes + i);
+  }
+
   void load_block(const Run& run, const std::vector<int64_t>& offsets, int64_t column, int64_t n,
                   std::vector<T>& scratch, std::vector<const T*>& values) {
     for (int i = 0; i < program_.inputs; ++i) {
       if (is_uniform(i)) continue;
       int64_t stride = space_.strides[i].back();
       int64_t element = offsets[i] + column * stride;
-      const char* source =
-          static_cast<const char*>(run.inputs[i]) + element * static_cast<int64_t>(size_of(input_types_[i]));
+      const auto size = static_cast<int64_t>(size_of(input_types_[i]));
+      const char* source = static_cast<const char*>(run.inputs[i]) + element * size;
+      if (stride == 1) ask_for(source + kBlock * size, kBlock * size);
       if (stride == 1 && input_types_[i] == dtype_of<T>()) {
         values[i] = reinterpret_cast<const T*>(source);
       } else {
