@@ -143,15 +143,17 @@ void measure(const Layer& layer, const Pass& pass, ThreadPool& threads) {
 }
 
 void run(const std::string& text, const std::string& dtype) {
-  if (dtype != "f32" && dtype != "bf16")
-    throw_error<ConfigError>("[bench_convolution] --dtype is '{}', expected f32 or bf16", dtype);
+  bench::check_dtype("bench_convolution", dtype);
   ThreadPool threads(cpu::cpu_threads());
   fmt::print("{} on {} thread(s), {}, GFLOP/s of the direct algorithm\n", cpu::name_of(cpu::instruction_set()),
              threads.size(), dtype);
+  bool found = false;
   for (const Layer& layer : kLayers) {
     if (std::string(layer.name).find(text) == std::string::npos) continue;
+    found = true;
     for (const Pass& pass : passes_of(layer, dtype == "bf16" ? DType::bf16 : DType::f32)) measure(layer, pass, threads);
   }
+  if (!found) throw_error<ConfigError>("[bench_convolution] --case: no layer has '{}' in its name", text);
 }
 
 }  // namespace

@@ -380,6 +380,7 @@ int main(int argc, char** argv) {
                        {"--rounds", &settings.rounds},
                        {"--seconds", &settings.seconds},
                        {"--variants", &settings.variants}});
+    if (!settings.dtype.empty()) bench::check_dtype("bench_cpu", settings.dtype);
     return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -54,4 +54,10 @@ inline void read_flags(const std::string& program, const std::vector<std::string
   }
 }
 
+// Of --dtype: f32 or bf16.
+inline void check_dtype(const std::string& program, const std::string& dtype) {
+  if (dtype != "f32" && dtype != "bf16")
+    bonfire::throw_error<bonfire::ConfigError>("[{}] --dtype is '{}', expected f32 or bf16", program, dtype);
+}
+
 }  // namespace bench

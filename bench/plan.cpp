@@ -43,8 +43,7 @@ int main(int argc, char** argv) {
     int batch = usual_batch(name);
     train::ProfileOptions options;
     bench::read_flags("bench_plan", arguments, {{"--dtype", &dtype}, {"--batch", &batch}, {"--steps", &options.steps}});
-    if (dtype != "f32" && dtype != "bf16")
-      throw_error<ConfigError>("[bench_plan] --dtype is '{}', expected f32 or bf16", dtype);
+    bench::check_dtype("bench_plan", dtype);
     passes::current_options().use_amp = dtype == "bf16";
     std::string text = train::to_string(train::profile_step(subject_of(name, batch), options));
     std::printf("%s%s\n", text.c_str(), name.c_str());

@@ -228,9 +228,10 @@ std::vector<Candidate> convolution_candidates(const KernelRequest& request) {
   return for_floating(request.node.outputs[0].dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     std::vector<Candidate> candidates;
-    const ConvolutionJob row_major(request.node, pass, false), last(request.node, pass, true);
-    if (row_major_pays(row_major.convolution))
-      candidates.push_back(make_convolution<T>(request, "implicit_gemm:nchw", row_major));
+    const ConvolutionJob last(request.node, pass, true);
+    if (row_major_pays(last.convolution))
+      candidates.push_back(
+          make_convolution<T>(request, "implicit_gemm:nchw", ConvolutionJob(request.node, pass, false)));
     candidates.push_back(make_convolution<T>(request, "implicit_gemm:nhwc", last));
     for (int tile : {2, 4})
       if (winograd_pays(last.convolution, tile))
