@@ -107,14 +107,14 @@ void Variable::move_to(Device target) const {
   state_->spec.device = target;
   state_->layout = {};
   state_->layout_fixed = false;
-  state_->gradient = nullptr;
   state_->gradient_is_clear = true;
   state_->buffer = {std::make_shared<Storage>(target, bytes.size())};
   load(bytes);
+  if (state_->gradient) Variable(state_->gradient).move_to(target);
 }
 
 Tensor Variable::grad() const {
-  if (!state_->gradient || state_->gradient_is_clear) return {};
+  if (state_->gradient_is_clear || !state_->gradient) return {};
   return Variable(state_->gradient).value();
 }
 
@@ -129,7 +129,7 @@ Variable Variable::grad_variable() const {
 void Variable::clear_grad() const { state_->gradient_is_clear = true; }
 
 void Variable::keep_version_for_holders() const {
-  if (state_->leaf != nullptr && state_->leaf->outputs[0].handles.load() > 0) keep_for_holders(*state_);
+  if (state_->leaf != nullptr && state_->leaf->wanted()) keep_for_holders(*state_);
 }
 
 void Variable::rebase(Buffer buffer) const {

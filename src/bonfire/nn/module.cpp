@@ -5,13 +5,14 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/step_state.h"
 
 namespace bonfire::nn {
 
 struct Module::State {
   std::string kind;
   std::string details;
-  bool training = true;
+  StepState<bool> training{true};
   std::vector<std::pair<std::string, Parameter>> parameters;
   StateDict buffers;
   std::vector<std::pair<std::string, Module>> children;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/step_state.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/optimizer_update.h"
@@ -55,6 +56,7 @@ struct Optimizer::Impl {
   std::vector<Bucket> buckets;
   std::function<void(const Optimizer&)> after_update = {};
   std::function<Tensor(const Variable&)> condition = {};
+  StepState<uint64_t> hook_changes{0};
 
   void add_group(const ParameterGroup& group, size_t index, std::set<const VariableState*>& seen) {
     double decay = group.weight_decay.value_or(settings.weight_decay);
@@ -166,15 +168,22 @@ void Optimizer::step() {
   {
     NoGrad no_grad;
     PathScope path("optimizer");
+    impl_->hook_changes.get();  // another hook makes another step
     for (const Bucket& bucket : impl_->buckets) impl_->append(bucket);
     if (impl_->after_update) impl_->after_update(*this);
   }
   commit();
 }
 
-void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) { impl_->after_update = std::move(call); }
+void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) {
+  impl_->after_update = std::move(call);
+  impl_->hook_changes = impl_->hook_changes + 1;
+}
 
-void Optimizer::set_condition(std::function<Tensor(const Variable&)> call) { impl_->condition = std::move(call); }
+void Optimizer::set_condition(std::function<Tensor(const Variable&)> call) {
+  impl_->condition = std::move(call);
+  impl_->hook_changes = impl_->hook_changes + 1;
+}
 
 void Optimizer::clear_grad() const {
   for (const Variable& parameter : impl_->parameters) parameter.clear_grad();

@@ -21,6 +21,7 @@
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/step_state.h"
 #include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
@@ -48,7 +49,8 @@ struct Job {
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
-  int64_t fetch_frequency = 1, fetches_asked = 0;        // steps
+  StepState<uint64_t> changes;                     // of models and strategy: steps that were traced before are others
+  int64_t fetch_frequency = 1, fetches_asked = 0;  // steps
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
 
   Job() = default;
@@ -60,8 +62,8 @@ struct Job {
 };
 
 // How many WithoutReduction live in this thread.
-int& without_reduction() {
-  thread_local int count = 0;
+StepState<int>& without_reduction() {
+  thread_local StepState<int> count;
   return count;
 }
 
@@ -175,6 +177,7 @@ void reduce_gradients(std::span<const Variable> written) {
   NoGrad no_grad;
   std::set<const VariableState*> states;
   for (const Variable& parameter : written) states.insert(&parameter.state());
+  self.changes.get();
   bool later = without_reduction() > 0 || (self.local && self.local->local());
   for (size_t i = 0; i < self.models.size(); ++i) {
     if (!self.models[i].note(states) || later) continue;
@@ -401,8 +404,8 @@ void average(std::span<const Variable> more) {
 
 bool fetch_due() { return !job() || job()->fetches_asked++ % job()->fetch_frequency == 0; }
 
-WithoutReduction::WithoutReduction() { ++without_reduction(); }
-WithoutReduction::~WithoutReduction() { --without_reduction(); }
+WithoutReduction::WithoutReduction() { without_reduction() = without_reduction() + 1; }
+WithoutReduction::~WithoutReduction() { without_reduction() = without_reduction() - 1; }
 
 StandIns::StandIns(bool are) : before_(std::exchange(passes::current_options().stand_ins, are)) {}
 StandIns::~StandIns() { passes::current_options().stand_ins = before_; }
@@ -429,6 +432,7 @@ void distribute_model(const nn::Module& model) {
     self.parameters.emplace(&parameter.state(), DistributedParameter{parameter, names.back()});
   }
   if (parameters.empty()) return;
+  self.changes = self.changes + 1;
   self.models.emplace_back(parameters, std::move(names), add_name("uses of parameters"));
   lay_out_gradients_of(self, parameters);
 }
@@ -451,7 +455,8 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   std::optional<LocalSgd> local;
   if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
-  self.local = local;
+  self.local = std::move(local);
+  self.changes = self.changes + 1;
   optim::Optimizer shared = optimizer;  // copies share everything
   shared.set_after_update(after_update);
   shared.set_condition(used_anywhere);

@@ -101,7 +101,6 @@ void Trainer::State::prepare() {
   if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
   open_loaders();
   micro = std::make_unique<Micro>(make_steps());
-  stand_ins = std::make_unique<Micro>(make_steps());
 }
 
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
@@ -304,6 +303,12 @@ double Trainer::State::epochs_done() const {
          batches;
 }
 
+int64_t Trainer::State::updates_done() const {
+  const data::LoaderPosition at = train->position();
+  const int64_t each = config.strategy.accumulate_steps;
+  return at.epoch * ((train->batches_per_epoch() + each - 1) / each) + at.samples / global_batch() / each;
+}
+
 bool Trainer::State::must_stop() const { return fleet::world_size() == 1 ? stop_requested.load() : agreed_to_stop; }
 
 // Samples of all ranks whose gradients add up from the position on, until an update.
@@ -349,24 +354,24 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   while (train->position().epoch == epoch && step < total_steps && !(must_stop() && updated)) {
     if (writer) writer->check();
     trace_nodes();
-    double epochs = epochs_done();
-    if (updated) until_update = samples_until_update();
+    if (updated) {  // rate and average are those of an update, as if its batches were one
+      until_update = samples_until_update();
+      optimizer->set_lr(schedule.at(epochs_done()));
+      if (average) average->set_step(updates_done());
+    }
     Span next(timeline.get(), kLoopTrack, "next batch");
     const double asked = seconds_now();
     auto [input, label] = train->next();
     pace.for_data += seconds_now() - asked;
     next.end();
     agree(label, until_update);
-    optimizer->set_lr(schedule.at(epochs));
-    if (average) average->set_step(step);
     ++step;
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
     const data::Share share = train->share();
     const bool standing_in = share.own == 0;
-    Micro& steps = standing_in ? *stand_ins : *micro;
-    auto& run = !updated ? steps.add : local && local->local() ? steps.update_alone : steps.update;
+    auto& run = !updated ? micro->add : local && local->local() ? micro->update_alone : micro->update;
     fleet::StandIns scope(standing_in);
     fleet::RowsOf rows(share);
     tally.add(run(input, label), share);
