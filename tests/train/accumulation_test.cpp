@@ -60,6 +60,7 @@ std::vector<double> weights_after(const Way& way) {
                      "lr=0.1",
                      "epochs=2",
                      "limit=200",
+                     "drop_last=false",
                      "seed=3",
                      "batch_size=" + std::to_string(kBatch / way.micro_batches / way.ranks),
                      "strategy.accumulate_steps=" + std::to_string(way.micro_batches)};
