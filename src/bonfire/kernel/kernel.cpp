@@ -22,7 +22,8 @@ KernelRegistry& kernel_registry() {
 
 void drop_inexact(const GraphNode& node, std::vector<Candidate>& candidates) {
   const std::string first = candidates[0].name;
-  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.error > kMostError; });
+  std::erase_if(candidates,
+                [](const Candidate& candidate) { return candidate.error > kMostError || !candidate.keeps_zeros; });
   if (candidates.empty())
     throw_error<DeviceError>(
         "[{}] every kernel on {} ({}, ...) has more than {} times a plain kernel's rounding error; strategy.fast_math: "

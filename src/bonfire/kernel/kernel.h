@@ -55,16 +55,20 @@ struct Candidate {
   // Its rounding error (root mean square, against f64), as a multiple of the plain kernel's: at most this on numbers of
   // training, by `bonfire bench exactness`.
   double error = 1;
+  // Whether a result whose products are all zero is zero. Others may turn it into noise, which optimizers that divide
+  // gradients by their size (Adam) make large.
+  bool keeps_zeros = true;
   std::function<std::unique_ptr<Kernel>()> build = {};
 };
 
-// A candidate with a larger error is offered only where speed matters more (KernelRequest::fast_math).
-inline constexpr double kMostError = 4;
+// A candidate with a larger error, or that does not keep zeros, is offered only where speed matters more
+// (KernelRequest::fast_math).
+inline constexpr double kMostError = 8;
 
 struct KernelRequest {
   const GraphNode& node;
   std::span<const Layout> arriving;  // how each input lies already: a candidate that takes it so needs no reorder
-  bool fast_math = false;            // candidates beyond kMostError are wanted too
+  bool fast_math = false;            // candidates beyond that are wanted too
 };
 
 using CandidateList = std::function<std::vector<Candidate>(const KernelRequest&)>;
