@@ -444,6 +444,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   options.use_amp = strategy.use_amp;
   options.fuse_bn_act_ops = strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = strategy.fuse_elewise_add_act_ops;
+  options.fast_math = strategy.fast_math;
   options.fuse_all_reduce_ops = strategy.fuse_all_reduce_ops;
   options.all_reduce_bytes =
       strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;

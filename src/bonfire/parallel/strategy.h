@@ -21,6 +21,7 @@ struct DistributedStrategy {
   int64_t fetch_frequency = 1;
   bool fuse_bn_act_ops = true;
   bool fuse_elewise_add_act_ops = true;
+  bool fast_math = false;
   bool use_local_sgd = false;
   std::optional<int64_t> local_sgd_is_warm_steps = 0;  // epochs; empty: auto
   int64_t local_sgd_steps = 4;

@@ -35,8 +35,8 @@ struct Image {
 
 class Search {
  public:
-  Search(const Graph& graph, const Uses& uses, const ParameterValues& parameters)
-      : graph_(graph), uses_(uses), parameters_(parameters) {}
+  Search(const Graph& graph, const Uses& uses, const ParameterValues& parameters, bool fast_math)
+      : graph_(graph), uses_(uses), parameters_(parameters), fast_math_(fast_math) {}
 
   NodeLayouts run() {
     collect_places();
@@ -72,7 +72,7 @@ class Search {
     for (const GraphNode& node : graph_.nodes()) {
       if (node.is_input() || node.op->has(Trait::view) || !touches_images(node)) continue;
       std::vector<Layout> arriving(node.inputs.size());
-      for (const Candidate& candidate : candidates_for({node, arriving}))
+      for (const Candidate& candidate : candidates_for({node, arriving, fast_math_}))
         for (size_t i = 0; i < node.inputs.size(); ++i)
           if (parameters_.is_image(node.inputs[i])) number_of(candidate.input_layouts[i]);
       place_of_[&node] = static_cast<int>(places_.size());
@@ -89,7 +89,7 @@ class Search {
       std::vector<Layout> arriving(node.inputs.size());
       for (size_t i = 0; i < node.inputs.size(); ++i)
         if (parameters_.is_image(node.inputs[i])) arriving[i] = layouts_[l];
-      for (Candidate& candidate : candidates_for({node, arriving})) {
+      for (Candidate& candidate : candidates_for({node, arriving, fast_math_})) {
         if (!keeps_images_as(parameters_, node, candidate, layouts_[l])) continue;
         all.push_back(std::move(candidate));
         layout_of.push_back(static_cast<int>(l));
@@ -269,6 +269,7 @@ class Search {
   const Graph& graph_;
   const Uses& uses_;
   const ParameterValues& parameters_;
+  bool fast_math_;
   std::vector<Layout> layouts_{Layout{}, channels_last()};
   std::vector<Place> places_;
   std::unordered_map<const GraphNode*, int> place_of_;
@@ -330,8 +331,9 @@ bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, c
   return true;
 }
 
-NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters) {
-  return Search(graph, uses, parameters).run();
+NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters,
+                                 bool fast_math) {
+  return Search(graph, uses, parameters, fast_math).run();
 }
 
 }  // namespace bonfire::runtime

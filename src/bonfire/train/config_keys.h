@@ -150,6 +150,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("strategy.fetch_frequency", s.fetch_frequency, "steps between two reads of values by the host", some);
   visit.key("strategy.fuse_bn_act_ops", s.fuse_bn_act_ops, "batch norm + activation as one kernel", any);
   visit.key("strategy.fuse_elewise_add_act_ops", s.fuse_elewise_add_act_ops, "add + activation as one kernel", any);
+  visit.key("strategy.fast_math", s.fast_math, "kernels with larger rounding errors may be chosen", any);
   visit.key("strategy.use_local_sgd", s.use_local_sgd, "average weights now and then instead of gradients at each step",
             any);
   visit.key("strategy.local_sgd_is_warm_steps", s.local_sgd_is_warm_steps,

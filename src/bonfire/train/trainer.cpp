@@ -95,6 +95,7 @@ void Trainer::State::prepare() {
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
+  options.fast_math = config.strategy.fast_math;
   runtime::set_release_frequency(config.strategy.num_iteration_per_drop_scope);
   manual_seed(config.seed);
   make_model();
