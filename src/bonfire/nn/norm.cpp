@@ -6,6 +6,7 @@
 #include "bonfire/ops/batch_norm.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/layer_norm.h"
+#include "bonfire/passes/pass.h"
 
 namespace bonfire::nn {
 
@@ -44,7 +45,10 @@ Tensor BatchNorm::forward(const Tensor& x) const {
     num_batches_tracked.assign(num_batches_tracked + 1);
   }
   return batch_norm(x, value_or_undefined(weight), value_or_undefined(bias), running_mean, running_var,
-                    {.training = training(), .momentum = options_.momentum, .eps = options_.eps});
+                    {.training = training(),
+                     .momentum = options_.momentum,
+                     .eps = options_.eps,
+                     .over_ranks = passes::current_options().sync_batch_norm >= 0});
 }
 
 LayerNorm::LayerNorm(const Options& options) : Callable("LayerNorm"), options_(options) {

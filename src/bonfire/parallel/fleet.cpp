@@ -26,6 +26,7 @@
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "bonfire/runtime/timing_peers.h"
 #include "bonfire/runtime/tuning.h"
 
 namespace bonfire::fleet {
@@ -52,6 +53,7 @@ struct Job {
   StepState<uint64_t> changes;                     // of models and strategy: steps that were traced before are others
   int64_t fetch_frequency = 1, fetches_asked = 0;  // steps
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
+  std::shared_ptr<runtime::TimingPeers> timing = nullptr;
 
   Job() = default;
   Job(const Job&) = delete;
@@ -197,7 +199,9 @@ Tensor used_anywhere(const Variable& parameter) {
 // A step that fails here would leave the peers waiting for its gradients: all groups end, with the reason. The
 // program's first: who hears of it in a step may go on there.
 void watch_steps(const Job& self) {
-  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators](const std::string& why) {
+  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators,
+              timing = self.timing](const std::string& why) {
+    if (timing) timing->end(why);
     program->abort(why);
     for (const auto& group : steps) group->abort(why);
   };
@@ -330,8 +334,9 @@ void init(int argc, char** argv, const Options& options) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // into a pipe: a rank that is killed has said what it has printed
   auto heartbeat = std::make_unique<comm::Heartbeat>(rendezvous);
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
-  runtime::share_tuning(*group);
+  auto timing = runtime::share_timing(*group, rendezvous.store, timeout_of(options));
   join(std::move(group));
+  job()->timing = std::move(timing);
   heartbeat->show(job()->group->progress());
   job()->rendezvous = std::move(rendezvous);
   job()->timeout = timeout_of(options);
