@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bonfire/comm/mpi/mpi_group.h"
+#include "bonfire/launch/launcher.h"
 #include "tests/launch/slurm.h"
 #include "tests/launch/trained.h"
 #include "tests/support/expect_error.h"
@@ -131,6 +132,35 @@ TEST(OtherLaunchers, TorchrunsAndSrunsVariablesAreEnoughToTrain) {
                          {"BONFIRE_STORE_PORT", port}};
       },
       alone);
+}
+
+Variables by_hand(int rank, const std::string& port, const std::string& master) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", "2"},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"MASTER_ADDR", master},
+          {"MASTER_PORT", port}};
+}
+
+TEST(OtherLaunchers, FiveVariablesByHandAreEnoughToTrain) {
+  ScratchFolder folder;
+  const Log alone = testing::trained_alone(folder);
+  for (const char* master : {"127.0.0.1", "localhost"}) {
+    const std::string port = std::to_string(free_port());
+    expect_trained_with([&](int rank) { return by_hand(rank, port, master); }, alone);
+  }
+}
+
+// What a step fails with is wrapped; that a peer was lost is still seen.
+TEST(OtherLaunchers, ARankThatLosesAnotherInAStepEndsAsAVictim) {
+  ScratchFolder folder;
+  const std::string port = std::to_string(free_port());
+  ChildProcess zero(training(folder, {}, {"epochs=2000"}), clean(by_hand(0, port, "localhost")));
+  ChildProcess one(training(folder, {}, {"epochs=2000"}), clean(by_hand(1, port, "localhost")));
+  EXPECT_NE(zero.read_line("step 3/7"), "") << zero.output();
+  one.signal(SIGKILL);
+  EXPECT_EQ(zero.wait(), kLostPeer) << zero.output();
+  expect_mentions(zero.output(), {"rank 1 ("});
 }
 
 TEST(OtherLaunchers, MpirunAndTorchrunTrain) {

@@ -79,6 +79,8 @@ struct ItemOf<std::vector<T>> {
   static constexpr bool kList = true, kOptional = false;
 };
 template <class T>
+struct ItemOf<Choice<T>> : ItemOf<T> {};
+template <class T>
 struct ItemOf<std::optional<T>> {
   using Type = typename ItemOf<T>::Type;
   static constexpr bool kList = ItemOf<T>::kList, kOptional = true;
@@ -134,7 +136,7 @@ class Reader {
     if constexpr (Kind::kList) {
       value = std::move(items);
     } else {
-      value = std::move(items[0]);
+      value = typename Kind::Type(std::move(items[0]));
     }
   }
 
@@ -385,7 +387,7 @@ class KeyLister {
   template <class T>
   void key(std::string_view name, const T&, std::string_view, const KeyOptions& options) {
     std::vector<std::string> values(options.choices.begin(), options.choices.end());
-    if (std::is_same_v<T, bool>) values = {"true", "false"};
+    if (std::is_same_v<typename ItemOf<T>::Type, bool>) values = {"true", "false"};
     keys.emplace_back(name, std::move(values));
   }
   std::vector<std::pair<std::string, std::vector<std::string>>> keys;
