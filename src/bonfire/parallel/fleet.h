@@ -93,7 +93,7 @@ Model distributed_model(Model model) {
 // options that are not built yet.
 template <class Optimizer>
 Optimizer distributed_optimizer(Optimizer optimizer, const DistributedStrategy& strategy = {}) {
-  detail::distribute_optimizer(optimizer, strategy);
+  detail::distribute_optimizer(optimizer, with_environment(strategy));
   return optimizer;
 }
 
