@@ -137,6 +137,16 @@ fs::path follow_link(const fs::path& path) {
 
 }  // namespace
 
+PathKind kind_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return PathKind::nothing;
+    fail("look at", path, errno);
+  }
+  if (S_ISREG(status.st_mode)) return PathKind::file;
+  return S_ISDIR(status.st_mode) ? PathKind::folder : PathKind::other;
+}
+
 std::vector<std::byte> read_file(const fs::path& path) {
   OpenFile file = open_regular(path);
   return read_range(file, path, 0, file.size);

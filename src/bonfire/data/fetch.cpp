@@ -80,7 +80,7 @@ class Download {
       : file_(file), target_(folder / file.name), part_(folder / (file.name + ".part")), options_(options) {}
 
   void run() {
-    if (fs::exists(target_)) {
+    if (base::exists(target_)) {
       if (checksum(target_) == file_.md5) return say("is there already");
       throw_error<DataError>("[fetch] {} is there with the MD5 {}, expected {}; remove it and try again",
                              target_.string(), checksum(target_), file_.md5);
@@ -240,12 +240,11 @@ fs::path fetch_set(const std::string& name, const fs::path& into, const FetchOpt
 
 fs::path fetch_set(const PublicSet& set, const fs::path& into, const FetchOptions& options) {
   fs::path target = into / set.folder, folder = set.is_archive ? into : target;
-  std::error_code ignored;
-  if (set.is_archive && fs::exists(target, ignored)) {
+  if (set.is_archive && base::exists(target)) {
     if (options.say) options.say(target.string() + " is there already");
     return target;
   }
-  bool is_new = !fs::exists(folder, ignored);
+  bool is_new = !base::exists(folder);
   make_folder(folder);
   try {
     for (RemoteFile file : set.files) {
@@ -254,6 +253,7 @@ fs::path fetch_set(const PublicSet& set, const fs::path& into, const FetchOption
       if (set.is_archive) unpack(folder / file.name, target);
     }
   } catch (const Error&) {
+    std::error_code ignored;
     if (is_new) fs::remove(folder, ignored);  // only if nothing has come
     throw;
   }

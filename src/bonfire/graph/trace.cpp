@@ -237,6 +237,8 @@ PathScope::~PathScope() { current_path = before_; }
 ExactPathScope::ExactPathScope(const std::string* path) : before_(current_path) { current_path = path; }
 ExactPathScope::~ExactPathScope() { current_path = before_; }
 
+std::string in_current_module() { return current_path == nullptr ? "" : " in module " + *current_path; }
+
 bool grad_enabled() { return grad_mode; }
 void set_grad_enabled(bool enabled) { grad_mode = enabled; }
 

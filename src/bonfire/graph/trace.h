@@ -105,6 +105,9 @@ class ExactPathScope {
   const std::string* before_;
 };
 
+// " in module layer2.0.conv1" while its ops are traced, else "": for messages.
+std::string in_current_module();
+
 bool grad_enabled();
 void set_grad_enabled(bool enabled);
 

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/trace.h"
 
 namespace bonfire {
 
@@ -53,14 +54,23 @@ Variable::Variable(const TensorSpec& spec, std::string name) : state_(base::make
   state_->name = std::move(name);
 }
 
+void Variable::fail_undefined(const char* call) {
+  throw_error<GraphError>(
+      "[{}] the variable is undefined{}: it was never made (a layer without a bias has an undefined one); ask "
+      "defined() first",
+      call, in_current_module());
+}
+
 Tensor Variable::value() const {
-  if (!defined()) throw_error<GraphError>("[variable] the variable is undefined");
-  if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
+  if (!known("value").failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
   return Tensor(Trace::current().read(*this));
 }
 
 void Variable::assign(const Tensor& value) const {
+  known("assign");
+  if (!value.defined())
+    throw_error<GraphError>("[assign] the value for variable {} is an undefined tensor{}", name(), in_current_module());
   if (!(value.spec() == spec()))
     throw_error<ShapeError>("[assign] variable {} is {}, the value is {}", name(), to_string(spec()),
                             to_string(value.spec()));
@@ -69,7 +79,7 @@ void Variable::assign(const Tensor& value) const {
 }
 
 void Variable::load(std::span<const std::byte> row_major) const {
-  if (row_major.size() != spec().bytes())
+  if (row_major.size() != known("load").spec.bytes())
     throw_error<ShapeError>("[load] variable {} is {} ({} bytes), {} bytes were given", name(), to_string(spec()),
                             spec().bytes(), row_major.size());
   settle(*state_);
@@ -84,7 +94,9 @@ void Variable::load(std::span<const std::byte> row_major) const {
 }
 
 Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
-  BONFIRE_CHECK(target.size() == spec().bytes());
+  if (size_t bytes = known("save_as_it_lies").spec.bytes(); target.size() != bytes)
+    throw_error<ShapeError>("[save_as_it_lies] the target has {} bytes, variable {} has {}", target.size(), name(),
+                            bytes);
   settle(*state_);
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
@@ -93,14 +105,14 @@ Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
 }
 
 std::vector<std::byte> Variable::save() const {
-  std::vector<std::byte> raw(spec().bytes()), row_major(spec().bytes());
+  std::vector<std::byte> raw(known("save").spec.bytes()), row_major(raw.size());
   Layout layout = save_as_it_lies(raw);
   convert_layout(raw.data(), layout, row_major.data(), {}, shape(), dtype());
   return row_major;
 }
 
 void Variable::move_to(Device target) const {
-  if (target == device()) return;
+  if (target == known("move_to").spec.device) return;
   require_device(target);
   std::vector<std::byte> bytes = save();
   keep_for_holders(*state_);
@@ -114,19 +126,19 @@ void Variable::move_to(Device target) const {
 }
 
 Tensor Variable::grad() const {
-  if (state_->gradient_is_clear || !state_->gradient) return {};
+  if (known("grad").gradient_is_clear || !state_->gradient) return {};
   return Variable(state_->gradient).value();
 }
 
 Variable Variable::grad_variable() const {
-  if (!state_->gradient) {
+  if (!known("grad_variable").gradient) {
     Variable gradient(spec(), name().empty() ? std::string() : name() + ".grad");
     state_->gradient = gradient.pointer();
   }
   return Variable(state_->gradient);
 }
 
-void Variable::clear_grad() const { state_->gradient_is_clear = true; }
+void Variable::clear_grad() const { known("clear_grad").gradient_is_clear = true; }
 
 void Variable::keep_version_for_holders() const {
   if (state_->leaf != nullptr && state_->leaf->wanted()) keep_for_holders(*state_);

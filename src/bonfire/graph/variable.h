@@ -52,11 +52,12 @@ class Variable {
   }
 
   bool defined() const { return static_cast<bool>(state_); }
-  const TensorSpec& spec() const { return state_->spec; }
-  const Shape& shape() const { return state_->spec.shape; }
-  DType dtype() const { return state_->spec.dtype; }
-  Device device() const { return state_->spec.device; }
-  const std::string& name() const { return state_->name; }
+  // Whatever is asked of an undefined variable (the bias of a layer that has none) is a GraphError that names the call.
+  const TensorSpec& spec() const { return known("spec").spec; }
+  const Shape& shape() const { return known("shape").spec.shape; }
+  DType dtype() const { return known("dtype").spec.dtype; }
+  Device device() const { return known("device").spec.device; }
+  const std::string& name() const { return known("name").name; }
 
   Tensor value() const;
   operator Tensor() const { return value(); }
@@ -66,8 +67,8 @@ class Variable {
   Layout save_as_it_lies(std::span<std::byte> target) const;  // at once, without reordering: returns the order
   void move_to(Device device) const;                          // keeps the value; clears the gradient
 
-  bool requires_grad() const { return state_->requires_grad; }
-  void set_requires_grad(bool required) const { state_->requires_grad = required; }
+  bool requires_grad() const { return known("requires_grad").requires_grad; }
+  void set_requires_grad(bool required) const { known("set_requires_grad").requires_grad = required; }
   Tensor grad() const;             // undefined when there is none, or it is cleared
   Variable grad_variable() const;  // made at first use
   void clear_grad() const;         // sets a flag: the next backward writes
@@ -78,11 +79,18 @@ class Variable {
   // Whoever still wants the current version gets memory of their own, because an update in place is coming.
   void keep_version_for_holders() const;
 
-  VariableState& state() const { return *state_; }
+  VariableState& state() const { return known("state"); }
   const base::IntrusivePtr<VariableState>& pointer() const { return state_; }
   friend bool operator==(const Variable&, const Variable&) = default;
 
  private:
+  VariableState& known(const char* call) const {
+    if (!defined()) [[unlikely]]
+      fail_undefined(call);
+    return *state_;
+  }
+  [[noreturn]] static void fail_undefined(const char* call);
+
   base::IntrusivePtr<VariableState> state_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
 
@@ -87,6 +88,9 @@ void spawn(const std::function<void()>& body, int ranks, const Options& options)
   if (started_by() == calls) run_as_rank(body, options);
   if (started_by() > calls) return;  // for other ranks
   if (ranks < 1) throw_error<ConfigError>("[fleet] spawn() of {} ranks, expected at least 1", ranks);
+  if (ranks > base::most_tasks())
+    throw_error<ConfigError>("[fleet] spawn() of {} ranks, expected at most {} on this machine", ranks,
+                             base::most_tasks());
   launch::own_program();  // without /proc nothing below could be told
   require_fresh();
   if (ranks == 1) return run_alone(body, options);

@@ -117,6 +117,9 @@ void Module::check_name(const std::string& name) const {
 
 Parameter Module::register_parameter(const std::string& name, Parameter parameter) {
   check_name(name);
+  if (!parameter.defined())
+    throw_error<ConfigError>("[module] parameter '{}' of {} is undefined; make it before it is registered", name,
+                             state_->kind);
   if (parameter.name().empty()) parameter.state().name = name;
   state_->parameters.emplace_back(name, parameter);
   return parameter;
@@ -124,6 +127,9 @@ Parameter Module::register_parameter(const std::string& name, Parameter paramete
 
 Variable Module::register_buffer(const std::string& name, Variable buffer) {
   check_name(name);
+  if (!buffer.defined())
+    throw_error<ConfigError>("[module] buffer '{}' of {} is undefined; make it before it is registered", name,
+                             state_->kind);
   if (buffer.name().empty()) buffer.state().name = name;
   state_->buffers.push_back({name, buffer});
   return buffer;

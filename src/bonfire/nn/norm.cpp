@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include "bonfire/base/error.h"
 #include "bonfire/nn/init.h"
+#include "bonfire/nn/sizes.h"
 #include "bonfire/ops/batch_norm.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/layer_norm.h"
@@ -27,6 +29,7 @@ const char* python(bool value) { return value ? "True" : "False"; }
 }  // namespace
 
 BatchNorm::BatchNorm(const std::string& kind, const Options& options) : Callable(kind), options_(options) {
+  require_sizes(kind.c_str(), {{"channels", options.channels}});
   Shape shape{options.channels};
   if (options.affine) {
     weight = register_parameter("weight", Parameter(ones_variable(shape)));
@@ -52,6 +55,10 @@ Tensor BatchNorm::forward(const Tensor& x) const {
 }
 
 LayerNorm::LayerNorm(const Options& options) : Callable("LayerNorm"), options_(options) {
+  if (options.shape.rank() == 0)
+    throw_error<ConfigError>(
+        "[LayerNorm] shape is empty, expected the extents of the last axes: nn::LayerNorm({{.shape = {{512}}}})");
+  for (int64_t extent : options.shape) require_sizes("LayerNorm", {{"shape", extent}});
   if (options.affine) {
     weight = register_parameter("weight", Parameter(ones_variable(options.shape)));
     bias = register_parameter("bias", Parameter(zeros_variable(options.shape)));

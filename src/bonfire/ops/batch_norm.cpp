@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
@@ -187,6 +188,10 @@ void update_running(const Variable& running_mean, const Variable& running_varian
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Variable& running_mean,
                   const Variable& running_variance, const BatchNormOptions& options) {
+  require_defined("batch_norm", {{"x", x}});
+  if (running_mean.defined() != running_variance.defined())
+    throw_error<GraphError>("[batch_norm] only one of the two running statistics is there{}; give both or neither",
+                            in_current_module());
   if (x.rank() < 2)
     throw_error<ShapeError>("[batch_norm] input is {}, expected [N, C], [N, C, L] or [N, C, H, W]",
                             to_string(x.shape()));
@@ -195,8 +200,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   Tensor shift = bias.defined() ? bias : zeros({x.size(1)}, dtype, x.device());
   Attributes attributes{{"eps", options.eps}, {"training", options.training}};
   if (!options.training) {
-    if (!running_mean.defined() || !running_variance.defined())
-      throw_error<GraphError>("[batch_norm] there are no running statistics to use outside of training");
+    if (!running_mean.defined())
+      throw_error<GraphError>("[batch_norm] there are no running statistics to use outside of training{}",
+                              in_current_module());
     return trace_op(normalize_op, {x, cast(running_mean, dtype), cast(running_variance, dtype), scale, shift},
                     attributes);
   }

@@ -307,26 +307,13 @@ void require_one_device(std::span<const Variable> variables) {
 
 // What is not built yet is refused, not ignored.
 void require_built(const DistributedStrategy& strategy) {
+  check_strategy(strategy);
   const DistributedStrategy usual;
   auto require = [](bool built, const char* option) {
     if (!built) throw_error<ConfigError>("[fleet] {} is not built yet: leave it at its default", option);
   };
   require(strategy.accumulate_steps == 1, "accumulate_steps");
-  require(!strategy.use_recompute, "use_recompute");
   require(strategy.num_threads == usual.num_threads && !strategy.cpu_threads, "num_threads or cpu_threads");
-  require(!strategy.use_amp || strategy.amp_dtype == "bf16", "amp_dtype other than bf16");
-  if (strategy.fuse_parameter_memory_size && *strategy.fuse_parameter_memory_size <= 0)
-    throw_error<ConfigError>(
-        "[fleet] fuse_parameter_memory_size is {} MB, expected more than 0; "
-        "fuse_all_reduce_ops = false merges nothing",
-        *strategy.fuse_parameter_memory_size);
-  const std::pair<const char*, int64_t> counts[] = {
-      {"fuse_parameter_groups_size", strategy.fuse_parameter_groups_size},
-      {"nccl_comm_num", strategy.nccl_comm_num},
-      {"fetch_frequency", strategy.fetch_frequency},
-      {"num_iteration_per_drop_scope", strategy.num_iteration_per_drop_scope}};
-  for (const auto& [option, count] : counts)
-    if (count < 1) throw_error<ConfigError>("[fleet] {} is {}, expected at least 1", option, count);
 }
 
 // A rank with more communicators than its peers would wait for them for ever.

@@ -94,7 +94,7 @@ Model distributed_model(Model model) {
 // yet.
 template <class Optimizer>
 Optimizer distributed_optimizer(Optimizer optimizer, const DistributedStrategy& strategy = {}) {
-  detail::distribute_optimizer(optimizer, strategy);
+  detail::distribute_optimizer(optimizer, with_environment(strategy));
   return optimizer;
 }
 

@@ -57,4 +57,20 @@ struct DistributedStrategy {
   int64_t accumulate_steps = 1;
 };
 
+// ConfigError for options that would have no effect beside the others, are out of range or are not available yet: none
+// is read and then ignored.
+void check_strategy(const DistributedStrategy& strategy);
+
+// Variables that PaddlePaddle's users know, and the options they set. They win over what a program or a file says.
+struct StrategyVariable {
+  const char* variable;
+  const char* option;
+};
+inline constexpr StrategyVariable kStrategyVariables[] = {
+    {"FLAGS_fuse_parameter_memory_size", "fuse_parameter_memory_size"},
+    {"FLAGS_fuse_parameter_groups_size", "fuse_parameter_groups_size"}};
+
+// The strategy as these variables change it. ConfigError for a value that the option cannot have.
+DistributedStrategy with_environment(DistributedStrategy strategy);
+
 }  // namespace bonfire

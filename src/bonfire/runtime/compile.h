@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "bonfire/graph/tensor.h"
@@ -77,13 +78,30 @@ Compiled<Result> compile_with(Function function, std::index_sequence<I...>) {
   }));
 }
 
+// Lambdas, but not those with `auto` parameters: what they take could not be told.
+template <class Function>
+concept HasSignature = requires {
+  &Function::operator();
+};
+
+template <class Result>
+inline constexpr bool kReturnsTensors =
+    std::is_void_v<Result> || std::is_same_v<Result, Tensor> || std::is_same_v<Result, std::vector<Tensor>>;
+
 template <class Function>
 struct Signature : Signature<decltype(&Function::operator())> {};
 template <class Class, class Result, class... Inputs>
 struct Signature<Result (Class::*)(Inputs...) const> {
   template <class Function>
-  static Compiled<Result> compile(Function function) {
-    return compile_with<Result, Inputs...>(std::move(function), std::index_sequence_for<Inputs...>());
+  static auto compile(Function function) {
+    static_assert(
+        kReturnsTensors<Result>,
+        "compile(): the function must return a Tensor, a std::vector<Tensor> or nothing; a number is read from "
+        "a returned Tensor with item(), outside of the step");
+    static_assert((std::is_convertible_v<const Tensor&, Inputs> && ...),
+                  "compile(): the function must take Tensors; numbers that vary are captured as Scalar");
+    if constexpr (kReturnsTensors<Result> && (std::is_convertible_v<const Tensor&, Inputs> && ...))
+      return compile_with<Result, Inputs...>(std::move(function), std::index_sequence_for<Inputs...>());
   }
 };
 template <class Class, class Result, class... Inputs>
@@ -93,7 +111,10 @@ struct Signature<Result (Class::*)(Inputs...)> : Signature<Result (Class::*)(Inp
 
 template <class Function>
 auto compile(Function function) {
-  return detail::Signature<Function>::compile(std::move(function));
+  static_assert(detail::HasSignature<Function>,
+                "compile(): the step must be a lambda (or an object with one operator()) whose parameters are Tensors, "
+                "not auto");
+  if constexpr (detail::HasSignature<Function>) return detail::Signature<Function>::compile(std::move(function));
 }
 
 }  // namespace bonfire

@@ -7,6 +7,8 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/machine.h"
+#include "bonfire/base/program_name.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
@@ -20,6 +22,7 @@
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
+#include "bonfire/train/config_rules.h"
 #include "bonfire/train/image_sizes.h"
 #include "bonfire/train/trainer_state.h"
 
@@ -31,26 +34,13 @@ namespace fs = std::filesystem;
 std::atomic<bool> stop_requested{false};
 constexpr const char* kLoopTrack = "training loop";
 
-// A setting that would be read and then ignored is refused instead.
-void refuse_what_is_not_built(const Config& c) {
-  const DistributedStrategy& s = c.strategy;
-  const std::pair<const char*, bool> not_yet[] = {
-      {"backend: nccl", c.backend == "nccl"},
-      {"strategy.use_recompute", s.use_recompute},
-      {"strategy.amp_dtype: f16", s.use_amp && s.amp_dtype == "f16"},
-  };
-  for (const auto& [name, asked] : not_yet)
-    if (asked) throw_error<ConfigError>("[train] {} is not built yet; leave it out", name);
+void refuse_other_models(const Config& c) {
   for (const char* name : {"lstm_classifier", "two_headed"})
     if (c.model == name)
       throw_error<ConfigError>(
           "[train] {} neither classifies images nor predicts masked words, and there is no other data here yet; use it "
           "from C++",
           name);
-  if (c.balance == "auto" && s.use_local_sgd)
-    throw_error<ConfigError>(
-        "[train] balance: auto weighs the gradients of all ranks by their shares, and with strategy.use_local_sgd each "
-        "rank has a gradient of its own; leave one of them out");
 }
 
 optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
@@ -69,7 +59,8 @@ optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& p
 }  // namespace
 
 Trainer::Trainer(Config config) : state_(std::make_unique<State>()) {
-  refuse_what_is_not_built(config);
+  check_config(config);
+  refuse_other_models(config);
   cpu::set_ops_in_flight(static_cast<int>(config.strategy.num_threads));
   if (config.strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*config.strategy.cpu_threads));
   state_->config = std::move(config);
@@ -88,6 +79,8 @@ void Trainer::State::prepare() {
   Span opening(timeline.get(), kLoopTrack, "open data");
   opened = open_data(config);
   opening.end();
+  if (!opened.passed_over.empty()) note(fmt::format("{}: passed over {}", opened.title, opened.passed_over));
+  require_batch_fits();
   Span making(timeline.get(), kLoopTrack, "make model");
   const std::vector<Device> places = places_of(config);
   place = config.place == "auto" ? fleet::default_device() : places[static_cast<size_t>(fleet::rank()) % places.size()];
@@ -111,8 +104,7 @@ void Trainer::State::make_model() {
   model = models::make(config.model, shape);
   if (!opened.is_text()) require_size(*model, config.model, opened.image);
   if (!config.init_from.empty() && is_first_rank()) {
-    fs::path file = fs::is_directory(config.init_from) ? weights_file(config.init_from) : fs::path(config.init_from);
-    nn::LoadReport report = model->load(file, {.strict = config.strict});
+    nn::LoadReport report = model->load(weights_in(config.init_from), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
   }
   model->to(place);
@@ -124,7 +116,7 @@ void Trainer::State::make_model() {
     if (strategy.use_local_sgd) local.emplace(strategy, 0);
     strategy.use_local_sgd = false;
     model = fleet::distributed_model(*model);
-    optimizer = fleet::distributed_optimizer(*optimizer, strategy);
+    fleet::detail::distribute_optimizer(*optimizer, strategy);  // the environment has had its say in the configuration
   }
   if (config.ema_decay) {
     models::Model mean_model = models::make(config.model, shape);
@@ -136,6 +128,18 @@ void Trainer::State::make_model() {
 // Of the devices of one process the batch is dealt out, while ranks have a batch each.
 int64_t Trainer::State::own_batch() const {
   return places_of(config).size() > 1 ? config.batch_size / fleet::world_size() : config.batch_size;
+}
+
+// Refused before anything of that size is made. Text has two numbers of 8 bytes a token.
+void Trainer::State::require_batch_fits() const {
+  const auto sample =
+      static_cast<double>(opened.is_text() ? 16 * config.seq_length : 5 * opened.image.count());  // bytes
+  const auto memory = static_cast<double>(base::memory_bytes());
+  if (sample * static_cast<double>(own_batch()) > memory)
+    throw_error<ConfigError>(
+        "[train] batch_size is {}: so many samples of {} do not fit into the {:.1f} GB of this machine, expected at "
+        "most {}",
+        own_batch(), opened.title, memory / 1e9, static_cast<int64_t>(memory / sample));
 }
 
 void Trainer::State::open_loaders() {
@@ -507,8 +511,8 @@ RunEnds Trainer::run_as_rank() {
   State& s = *state_;
   if (s.config.num_gpus > 1 && fleet::world_size() == 1)
     throw_error<ConfigError>(
-        "[train] num_gpus is {0}, and this process is alone; start {0} with: bonfire train --nproc {0}",
-        s.config.num_gpus);
+        "[train] num_gpus is {0}, and this process is alone; start {0} with: {1} train --nproc {0}", s.config.num_gpus,
+        base::program_name());
   s.agreed_to_stop = false;
   struct Forget {  // a stop is of one run, however that ends
     ~Forget() { stop_requested = false; }

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/optim/optimizer_state.h"
 #include "bonfire/runtime/tuning.h"
@@ -33,9 +34,13 @@ std::optional<fs::path> Trainer::State::checkpoint_to_resume() {
   std::vector<fs::path> places;
   if (config.resume == "auto") {
     std::vector<std::pair<int, fs::path>> runs;
-    std::error_code ignored;
-    for (const fs::directory_entry& entry : fs::directory_iterator(config.output, ignored))
-      if (int number = std::atoi(entry.path().filename().c_str()); number > 0) runs.emplace_back(number, entry.path());
+    std::error_code error;
+    if (base::is_folder(config.output))
+      for (fs::directory_iterator entry(config.output, error); !error && entry != fs::directory_iterator();
+           entry.increment(error))
+        if (int number = std::atoi(entry->path().filename().c_str()); number > 0)
+          runs.emplace_back(number, entry->path());
+    if (error) throw_error<ConfigError>("[train] cannot read the output '{}': {}", config.output, error.message());
     std::sort(runs.rbegin(), runs.rend());
     for (const auto& [number, run] : runs) places.push_back(run);
     if (places.empty()) return {};  // nothing to resume yet: begin
@@ -43,7 +48,7 @@ std::optional<fs::path> Trainer::State::checkpoint_to_resume() {
     places.push_back(config.resume);
   }
   for (const fs::path& run : places) {
-    if (fs::exists(run / "manifest.json")) {
+    if (base::exists(run / "manifest.json")) {
       if (auto damage = damage_of(run))
         throw_error<DataError>("[train] the checkpoint {} is damaged: {}", run.string(), *damage);
       folder = run.parent_path().parent_path();
@@ -68,9 +73,15 @@ void Trainer::State::restore(const fs::path& checkpoint) {
         "[train] {} is a checkpoint of {}, this run trains {}; set model={}, or take what fits with init_from and "
         "strict=false",
         checkpoint.string(), state["model"].get<std::string>(), config.model, state["model"].get<std::string>());
+  if (state.is_object() && state.value("optimizer", config.optimizer) != config.optimizer)
+    throw_error<ConfigError>(
+        "[train] {} was trained with optimizer {}, this run has {}; set optimizer={} to go on, or begin anew from its "
+        "weights with init_from",
+        checkpoint.string(), state["optimizer"].get<std::string>(), config.optimizer,
+        state["optimizer"].get<std::string>());
   nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
   optim::load_optimizer_state(*optimizer, optimizer_file(checkpoint));
-  if (average && fs::exists(average_file(checkpoint))) {
+  if (average && base::exists(average_file(checkpoint))) {
     average->model().load(average_file(checkpoint));
   } else if (average) {
     average->begin_anew();
@@ -121,6 +132,7 @@ CheckpointSource Trainer::State::checkpoint_source() const {
 std::string Trainer::State::run_state() const {
   data::LoaderPosition position = train->position();
   nlohmann::json state{{"model", config.model},
+                       {"optimizer", config.optimizer},
                        {"step", step},
                        {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
                        {"random_step", random_state().step},

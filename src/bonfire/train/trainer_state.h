@@ -89,6 +89,7 @@ struct Trainer::State {
 
   void prepare();
   void make_model();
+  void require_batch_fits() const;  // into the memory
   void open_loaders();
   std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
   void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
