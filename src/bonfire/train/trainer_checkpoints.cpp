@@ -138,6 +138,7 @@ std::string Trainer::State::run_state() const {
 
 void Trainer::State::save() {
   if (!is_first_rank()) return;
+  show_saving();
   CheckpointSource source = checkpoint_source();
   source.state = run_state();
   WeightsFile best;
