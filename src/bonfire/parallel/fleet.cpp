@@ -22,6 +22,7 @@
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/step_state.h"
+#include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
@@ -351,7 +352,11 @@ void init(int argc, char** argv, const Options& options) {
   comm::Rendezvous rendezvous = comm::meet(self);
   bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
   if (!chosen && rendezvous.environment.local_world > 1) cpu::set_cpu_threads(rendezvous.environment.threads());
-  if (rendezvous.store == nullptr) return join(nullptr);
+  if (rendezvous.store == nullptr) {
+    const std::string hint = hint_to_use_all(bonfire::default_device(), devices(), command_words());
+    if (self.starter == comm::Starter::nobody && !hint.empty()) std::fprintf(stderr, "[fleet] %s\n", hint.c_str());
+    return join(nullptr);
+  }
   static std::atomic<bool> joined_before{false};
   if (joined_before.exchange(true))
     throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");

@@ -1,6 +1,7 @@
 #include "bonfire/runtime/plan_cache.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -161,10 +162,12 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
       }
     }
   }
+  const auto begin = std::chrono::steady_clock::now();
   auto description = describe(trace, live, options);
   std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), leaf_layouts(trace), options);
   save_tuning();
   std::lock_guard lock(plans.mutex);
+  plans.statistics.seconds_compiling += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const Description* nearest = nullptr;
   for (const auto& [other, entries] : plans.plans)
     for (const Entry& entry : entries)
@@ -207,6 +210,7 @@ std::vector<std::shared_ptr<Plan>> cached_plans() {
   std::vector<std::shared_ptr<Plan>> all;
   for (const auto& [key, entries] : cache().plans)
     for (const Entry& entry : entries) all.push_back(entry.plan);
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a->last_used > b->last_used; });
   return all;
 }
 

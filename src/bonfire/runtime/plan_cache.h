@@ -17,9 +17,10 @@ namespace bonfire::runtime {
 struct CacheStatistics {
   uint64_t compiled = 0;
   uint64_t hits = 0;
-  uint64_t releases = 0;    // times that unused plans and scratch memory were released
-  uint64_t dropped = 0;     // plans, by these
-  std::string last_reason;  // why the newest plan was compiled, in words
+  uint64_t releases = 0;         // times that unused plans and scratch memory were released
+  uint64_t dropped = 0;          // plans, by these
+  double seconds_compiling = 0;  // passes, planning and timing of kernels, by all threads
+  std::string last_reason;       // why the newest plan was compiled, in words
 };
 
 // The plan for the trace with these live values: found or compiled. Thread-safe.
@@ -36,7 +37,7 @@ void mix_surroundings(base::Hash128& key, const passes::Options& options);
 inline constexpr uint64_t kDropAfter = 2000;
 
 CacheStatistics cache_statistics();
-std::vector<std::shared_ptr<Plan>> cached_plans();  // in no order
+std::vector<std::shared_ptr<Plan>> cached_plans();  // the one that was launched last first
 void clear_plan_cache();
 // Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are
 // dropped, and devices give back scratch memory that only these needed. ConfigError below 1.

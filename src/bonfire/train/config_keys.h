@@ -85,7 +85,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             {.least = 0, .above = true, .empty = "off"});
   visit.key("mean", c.mean, "of pixels / 255, one for each channel, to subtract; auto: measured on training images",
             any);
-  visit.key("deviation", c.deviation, "of pixels / 255, one for each channel, to divide by; auto: measured", positive);
+  visit.key("deviation", c.deviation,
+            "standard deviation of pixels / 255, one for each channel, to divide by; auto: measured", positive);
 
   visit.section("Optimizer and learning rate");
   visit.key("epochs", c.epochs, "times to go over the training data", some);

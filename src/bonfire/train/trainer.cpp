@@ -9,6 +9,7 @@
 #include "bonfire/base/file.h"
 #include "bonfire/base/machine.h"
 #include "bonfire/base/program_name.h"
+#include "bonfire/comm/rendezvous.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
@@ -18,6 +19,7 @@
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
@@ -245,7 +247,8 @@ class Trainer::State::Tally {
   void report(int64_t epoch) {
     while (!pending_.empty()) read_one();
     if (fetched_ == 0) return;
-    double seconds = std::max(seconds_now() - since_, 1e-9);
+    const TimeSpent now = state_.time_spent();
+    double seconds = std::max(now.wall - since_.wall, 1e-9);
     add_over_ranks({&loss_, 1});
     int64_t counts[] = {correct_, targets_, samples_};
     add_over_ranks(counts);
@@ -260,8 +263,8 @@ class Trainer::State::Tally {
                       .step = state_.step,
                       .loss = loss,
                       .lr = state_.optimizer->lr(),
-                      .samples_per_second = static_cast<double>(samples) / seconds,
-                      .data_wait = (state_.train->seconds_waited() - waited_) / seconds};
+                      .samples_per_second = static_cast<double>(samples) / seconds};
+    share_time(report, shares_between(since_, now));
     if (!state_.opened.is_text()) report.top1 = static_cast<double>(correct) / static_cast<double>(targets);
     state_.tell(&Reporter::step, report);
     begin();
@@ -276,8 +279,7 @@ class Trainer::State::Tally {
   void begin() {
     loss_ = 0;
     correct_ = targets_ = samples_ = fetched_ = 0;
-    since_ = seconds_now();
-    waited_ = state_.train->seconds_waited();
+    since_ = state_.time_spent();
   }
 
   void read_one() {
@@ -296,7 +298,8 @@ class Trainer::State::Tally {
 
   State& state_;
   std::deque<Pending> pending_;  // results that nobody has waited for
-  double loss_ = 0, since_ = 0, waited_ = 0;
+  TimeSpent since_;
+  double loss_ = 0;
   int64_t correct_ = 0, targets_ = 0, samples_ = 0, fetched_ = 0;
 };
 
@@ -336,7 +339,9 @@ void Trainer::State::agree(const Tensor& label, int64_t until_update) {
   if (opened.is_text() && share.own > 0)
     for (int64_t word : label.to_vector<int64_t>()) words += word >= 0 ? 1 : 0;
   int64_t counts[] = {stop_requested ? 1 : 0, words};
+  const double asked = seconds_now();
   add_over_ranks(counts);
+  agreeing += seconds_now() - asked;
   agreed_to_stop = counts[0] > 0;
   if (!alone) weight.set(part * (opened.is_text() ? data::Share{words, counts[1], share.world} : share).weight());
 }
@@ -350,6 +355,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
                            .warmup_steps = config.warmup_epochs,
                            .warmup_start_lr = config.warmup_start_lr};
   Span whole(timeline.get(), kLoopTrack, fmt::format("epoch {}", epoch + 1));
+  show_steps(epoch);
   Tally tally(*this);
   if (local) local->begin_epoch(epoch);
   if (balance) pace.since = own_seconds();  // an evaluation is nobody's step
@@ -382,6 +388,8 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     tally.add(run(input, label), share);
     if (updated && local && local->ends_with_average(optimizer->lr())) fleet::average();
     launch.end();
+    show_steps(epoch);
+    note_collectives();
     balance_shares(input.size(0));
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
@@ -432,15 +440,19 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
                 .unit = opened.is_text() ? "sequences" : "images",
+                .classes = opened.classes,
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
                 .total_steps = total_steps,
                 .batch_size = own_batch(),
+                .steps_between_evaluations = config.eval_freq * train->batches_per_epoch(),
                 .ranks = fleet::world_size(),
                 .first_step = step,
                 .config = to_yaml(config),
                 .modules = nn::to_string(*model),
-                .class_names = opened.class_names};
+                .class_names = opened.class_names,
+                .command = fleet::shell_text(fleet::command_words()),
+                .version = comm::library_version()};
   Tensor sample = opened.is_text() ? Tensor::from<int64_t>(std::vector<int64_t>(static_cast<size_t>(config.seq_length)),
                                                            {1, config.seq_length}, place)
                                    : Tensor::from<float>(std::vector<float>(static_cast<size_t>(opened.image.count())),
@@ -467,7 +479,10 @@ RunEnds Trainer::State::train_all() {
     share_weights();
     save();
   }
-  if (writer) writer->finish();
+  if (writer) {
+    show_saving();
+    writer->finish();
+  }
   if (timeline) {
     collect_nodes();
     timeline->write(trace_file);
@@ -531,6 +546,7 @@ RunEnds Trainer::run_as_rank() {
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
     base::write_file_atomically(s.folder / "config.yaml", chunks);
     s.tell(&Reporter::begin, s.beginning(resumed ? resumed->string() : ""));
+    s.note_hints();
   }
   RunEnds end = s.train_all();
   s.tell(&Reporter::end, end);
