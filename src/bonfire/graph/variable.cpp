@@ -2,10 +2,17 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/variable_copies.h"
 
 namespace bonfire {
 
 namespace {
+
+thread_local const VariableCopies* current_copies = nullptr;
+
+const Variable* copy_here(const Variable& variable) {
+  return current_copies == nullptr ? nullptr : current_copies->find(variable);
+}
 
 // Until nothing that runs uses the variable: nothing of this thread, and not the launch that last wrote it, which may
 // be another thread's.
@@ -48,6 +55,26 @@ void keep_for_holders(VariableState& state) {
 
 VariableState::~VariableState() = default;
 
+void VariableCopies::add(const Variable& original, Device device) {
+  Variable& copy = copies_[&original.state()];
+  if (copy.defined()) return;
+  copy = Variable({original.shape(), original.dtype(), device}, original.name());
+  copy.set_requires_grad(original.requires_grad());
+}
+
+const Variable* VariableCopies::find(const Variable& variable) const {
+  auto found = copies_.find(variable.pointer().get());
+  return found == copies_.end() ? nullptr : &found->second;
+}
+
+UseCopies::UseCopies(const VariableCopies& copies) : before_(std::exchange(current_copies, &copies)) {}
+UseCopies::~UseCopies() { current_copies = before_; }
+
+Variable here(const Variable& variable) {
+  const Variable* copy = copy_here(variable);
+  return copy == nullptr ? variable : *copy;
+}
+
 Variable::Variable(const TensorSpec& spec, std::string name) : state_(base::make_intrusive<VariableState>(spec)) {
   require_device(spec.device);
   state_->name = std::move(name);
@@ -55,12 +82,14 @@ Variable::Variable(const TensorSpec& spec, std::string name) : state_(base::make
 
 Tensor Variable::value() const {
   if (!defined()) throw_error<GraphError>("[variable] the variable is undefined");
+  if (const Variable* copy = copy_here(*this)) return copy->value();
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
   return Tensor(Trace::current().read(*this));
 }
 
 void Variable::assign(const Tensor& value) const {
+  if (const Variable* copy = copy_here(*this)) return copy->assign(value);
   if (!(value.spec() == spec()))
     throw_error<ShapeError>("[assign] variable {} is {}, the value is {}", name(), to_string(spec()),
                             to_string(value.spec()));
@@ -69,6 +98,7 @@ void Variable::assign(const Tensor& value) const {
 }
 
 void Variable::load(std::span<const std::byte> row_major) const {
+  if (const Variable* copy = copy_here(*this)) return copy->load(row_major);
   if (row_major.size() != spec().bytes())
     throw_error<ShapeError>("[load] variable {} is {} ({} bytes), {} bytes were given", name(), to_string(spec()),
                             spec().bytes(), row_major.size());
@@ -84,6 +114,7 @@ void Variable::load(std::span<const std::byte> row_major) const {
 }
 
 Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
+  if (const Variable* copy = copy_here(*this)) return copy->save_as_it_lies(target);
   BONFIRE_CHECK(target.size() == spec().bytes());
   settle(*state_);
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
@@ -114,11 +145,13 @@ void Variable::move_to(Device target) const {
 }
 
 Tensor Variable::grad() const {
+  if (const Variable* copy = copy_here(*this)) return copy->grad();
   if (!state_->gradient || state_->gradient_is_clear) return {};
   return Variable(state_->gradient).value();
 }
 
 Variable Variable::grad_variable() const {
+  if (const Variable* copy = copy_here(*this)) return copy->grad_variable();
   if (!state_->gradient) {
     Variable gradient(spec(), name().empty() ? std::string() : name() + ".grad");
     state_->gradient = gradient.pointer();
@@ -126,7 +159,10 @@ Variable Variable::grad_variable() const {
   return Variable(state_->gradient);
 }
 
-void Variable::clear_grad() const { state_->gradient_is_clear = true; }
+void Variable::clear_grad() const {
+  if (const Variable* copy = copy_here(*this)) return copy->clear_grad();
+  state_->gradient_is_clear = true;
+}
 
 void Variable::keep_version_for_holders() const {
   if (state_->leaf != nullptr && state_->leaf->outputs[0].handles.load() > 0) keep_for_holders(*state_);

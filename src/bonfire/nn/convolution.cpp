@@ -1,7 +1,7 @@
 #include "bonfire/nn/convolution.h"
 
 #include "bonfire/base/error.h"
-#include "bonfire/nn/window_text.h"
+#include "bonfire/nn/python_text.h"
 
 namespace bonfire::nn {
 

@@ -4,6 +4,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/nn/init.h"
+#include "bonfire/nn/python_text.h"
 
 namespace bonfire::nn {
 
@@ -14,7 +15,7 @@ std::string details_of(const LSTM::Options& options) {
   if (options.layers != 1) text += fmt::format(", num_layers={}", options.layers);
   if (!options.bias) text += ", bias=False";
   if (options.batch_first) text += ", batch_first=True";
-  if (options.dropout != 0) text += fmt::format(", dropout={}", options.dropout);
+  if (options.dropout != 0) text += ", dropout=" + python_text(options.dropout);
   return text;
 }
 
