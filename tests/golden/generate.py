@@ -8,6 +8,7 @@ Weights and batches are pure functions of (seed, name, index), so only results a
 """
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -622,6 +623,19 @@ def golden_generator():
     }
 
 
+def tree(model):
+    """Its lines as PyTorch prints it. Since 2.15 it shows whether a norm has a bias; before, as here, it did not."""
+    return re.sub(r"((?:Batch|Layer)Norm.*), bias=(?:True|False)", r"\1", str(model)).split("\n")
+
+
+def golden_trees():
+    with torch.device("meta"):  # no weights
+        names = ("alexnet", "vgg16", "vgg11_bn", "resnet18", "resnet50")
+        models = {name: getattr(torchvision.models, name)() for name in names}
+        models["lstm_classifier"] = LstmClassifier()
+    return {"trees": [{"model": name, "lines": tree(model)} for name, model in models.items()]}
+
+
 def philox_words(seed, stream, counter):
     return philox(seed, stream, np.array([counter], np.uint64))[0].tolist()
 
@@ -642,6 +656,7 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     makers = {"generator": golden_generator, "optimizers": golden_optimizers, "schedules": golden_schedules}
+    makers |= {"trees": golden_trees}
     makers |= {name: (lambda name=name: golden_model(name)) for name in CASES}
     for name in sys.argv[1:] or makers:
         if name not in makers:

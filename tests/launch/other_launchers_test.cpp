@@ -176,6 +176,26 @@ TEST(OtherLaunchers, MpirunAndTorchrunTrain) {
     expect_trained_by({"torchrun", "--no-python", "--nproc_per_node", "2"}, {}, clean(), alone);
 }
 
+// VGG-16 has 138 million parameters: a small net stands in, on data that is built in.
+TEST(OtherLaunchers, TheVggGuidesFileTrainsOnTwoRanksByMpi) {
+  const bool by_mpi = installed("mpirun") && comm::has_mpi();
+  const Words guides{"--config", BONFIRE_SOURCE_DIR "/configs/vgg16_dp.yaml"};
+  ScratchFolder folder;
+  const Words small{
+      "MODEL=lenet", "data=generated", "image_size=28", "limit=64",   "batch_size=8",
+      "epochs=1",    "num_workers=1",  "place=cpu",     "log_freq=4", "output=" + (folder / "runs").string()};
+  Words command{BONFIRE_PROGRAM, "train"};
+  if (by_mpi) command = joined({"mpirun", "--oversubscribe", "-n", "2"}, command);
+  command = joined(joined(command, guides), small);
+  if (!by_mpi) command.push_back("backend=auto");
+  ChildProcess process(command, clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                       {"ASAN_OPTIONS", "detect_leaks=0"}}));
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  expect_mentions(process.output(), {"1 epochs of 4 steps of 16 images (8 on each of 2 ranks)"});
+  EXPECT_EQ(log_of(folder / "runs/1").evaluations.size(), 1U);
+}
+
 TEST(OtherLaunchers, SlurmTrains) {
   if (!Slurm::is_here()) GTEST_SKIP() << "Debian's slurm-wlm and munge, and root, are needed";
   ScratchFolder folder;

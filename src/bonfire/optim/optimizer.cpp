@@ -5,6 +5,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/joined.h"
 #include "bonfire/graph/step_state.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/creation.h"
@@ -170,6 +171,7 @@ Optimizer::Optimizer(const ParameterGroups& parameters, const Settings& settings
 }
 
 void Optimizer::step() {
+  comm::tell_unless_joined();
   {
     NoGrad no_grad;
     PathScope path("optimizer");

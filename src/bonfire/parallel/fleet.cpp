@@ -17,6 +17,7 @@
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/heartbeat.h"
 #include "bonfire/comm/hierarchical_group.h"
+#include "bonfire/comm/joined.h"
 #include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
@@ -348,6 +349,8 @@ void broadcast(comm::Group& group, const Variable& variable) {
 }  // namespace
 
 void init(int argc, char** argv, const Options& options) {
+  if (!options.is_collective)
+    throw_error<ConfigError>("[fleet] is_collective = false asks for parameter servers, which are not built yet");
   comm::Environment self = comm::read_environment({argv, argv + argc});
   comm::Rendezvous rendezvous = comm::meet(self);
   bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
@@ -377,6 +380,7 @@ void init(const Options& options) { init(0, nullptr, options); }
 
 void join(std::shared_ptr<comm::Group> group) {
   leave();
+  comm::note_joined();
   auto made = std::make_unique<Job>();
   made->group = std::move(group);
   bool several = made->group != nullptr && made->group->size() > 1;

@@ -24,6 +24,7 @@
 namespace bonfire::fleet {
 
 struct Options {
+  bool is_collective = true;        // false: parameter servers, which are not built yet
   std::string backend = "auto";     // auto, shm (one host), gloo, mpi
   double collective_timeout = 300;  // seconds
 };
