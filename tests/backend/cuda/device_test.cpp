@@ -169,7 +169,8 @@ TEST_F(CudaDevice, ConvolutionsInOtherLayoutsHaveOtherNames) {
   const std::vector<Layout> rows(2), last(2, channels_last());
   for (const Candidate& one : candidates_for({*node, rows}))
     for (const Candidate& other : candidates_for({*node, last})) {
-      if (!(one.output_layouts[0] == other.output_layouts[0])) EXPECT_NE(one.name, other.name);
+      if (one.output_layouts[0] == other.output_layouts[0]) continue;
+      EXPECT_NE(one.name, other.name);
     }
 }
 
