@@ -53,7 +53,7 @@ class ImageLayouts : public ::testing::Test {
   // The candidates in order, with "reorder" where one was put in.
   std::vector<std::string> choose() {
     const LeafLayout leaves[] = {{{}, true}};
-    Choices choices = choose_candidates(graph_, leaves);
+    Choices choices = choose_candidates(graph_, leaves, false);
     std::vector<std::string> names;
     for (const GraphNode& node : graph_.nodes())
       if (!node.is_input())

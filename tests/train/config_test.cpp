@@ -195,7 +195,7 @@ TEST(ConfigErrors, SayWhatIsWrongWithTheText) {
             std::string::npos)
       << message("lr:1");
   EXPECT_NE(message("just words").find("(with a space after the colon)"), std::string::npos) << message("just words");
-  for (const std::string& guides :  // the guide's file, as it stands there
+  for (const char* guides :  // the guide's file, as it stands there
        {"DATA_PATH: /path/to/data\nTRAIN_FILE:./data/train\nTEST_FILE:./data/val\n",
         "LR: 0.1\nTRAIN_FILE:./data/train"})
     EXPECT_NE(message(guides).find("a.yaml:2: there is no space after the colon of `TRAIN_FILE:./data/train`; write "
