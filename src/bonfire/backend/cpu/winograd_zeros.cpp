@@ -1,7 +1,7 @@
 #include "bonfire/backend/cpu/winograd_zeros.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 namespace bonfire::cpu {
