@@ -1,8 +1,8 @@
 #pragma once
-// Nodes to measure rounding errors on, with numbers like those of training: images as a ReLU leaves them (half of them
-// zero), gradients as a ReLU or a max pooling passes them on (half of them zero, or eight of nine).
+// Nodes to measure rounding errors on, with numbers like those of training: images as a ReLU leaves them, gradients as
+// a ReLU or a max pooling passes them on.
 //
-//   exactness::NodeOf one(exactness::convolution_cases({"resnet18 64@28", 64, 64, 28, 64, 3, 1}, 0.5)[0]);
+//   exactness::NodeOf one(exactness::convolution_cases({"resnet18 64@28", 64, 64, 28, 64, 3, 1}, exactness::kRelu)[0]);
 //   runtime::candidate_errors(one.node(), one.inputs());
 
 #include <cmath>
@@ -39,19 +39,27 @@ struct Layer {
   int64_t out_size() const { return size + 2 * padding - kernel + 1; }
 };
 
-// Forward, the gradient by the input and that by the weight. gradient_density: share of dy that is not zero.
-inline std::vector<Case> convolution_cases(const Layer& l, double gradient_density) {
+// How much of the images and of the gradients is not zero.
+struct Density {
+  const char* name;
+  double x, dy;
+};
+inline constexpr Density kRelu{"", 0.5, 0.5}, kPooled{", pooled", 0.5, 1.0 / 9}, kThin{", thin", 0.1, 1.0 / 18};
+
+// Forward, the gradient by the input and that by the weight.
+inline std::vector<Case> convolution_cases(const Layer& l, const Density& density) {
+  const std::string name = l.name + density.name;
   const Attributes plain{
       {"stride", Shape{1, 1}}, {"padding", Shape{l.padding, l.padding}}, {"dilation", Shape{1, 1}}, {"groups", 1}};
   Attributes by_input = plain, by_weight = plain;
   by_input.set({"input_size", Shape{l.size, l.size}});
   by_weight.set({"kernel_size", Shape{l.kernel, l.kernel}});
-  const Operand x{.shape = {l.batch, l.in, l.size, l.size}, .density = 0.5, .positive = true};
+  const Operand x{.shape = {l.batch, l.in, l.size, l.size}, .density = density.x, .positive = true};
   const Operand weight{.shape = {l.out, l.in, l.kernel, l.kernel}};
-  const Operand dy{.shape = {l.batch, l.out, l.out_size(), l.out_size()}, .density = gradient_density};
-  return {{l.name, "conv2d", plain, {x, weight}},
-          {l.name, "conv2d_input_gradient", by_input, {dy, weight}},
-          {l.name, "conv2d_weight_gradient", by_weight, {dy, x}}};
+  const Operand dy{.shape = {l.batch, l.out, l.out_size(), l.out_size()}, .density = density.dy};
+  return {{name, "conv2d", plain, {x, weight}},
+          {name, "conv2d_input_gradient", by_input, {dy, weight}},
+          {name, "conv2d_weight_gradient", by_weight, {dy, x}}};
 }
 
 inline Case matmul_case(const std::string& name, int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b) {

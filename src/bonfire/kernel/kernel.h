@@ -63,7 +63,7 @@ struct Candidate {
 
 // A candidate with a larger error, or that does not keep zeros, is offered only where speed matters more
 // (KernelRequest::fast_math).
-inline constexpr double kMostError = 8;
+inline constexpr double kMostError = 16;
 
 struct KernelRequest {
   const GraphNode& node;

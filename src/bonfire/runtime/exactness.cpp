@@ -137,7 +137,7 @@ std::vector<CandidateError> candidate_errors(const GraphNode& node, std::span<co
   constexpr double kOneRounding = 0x1p-25;
   std::vector<CandidateError> errors;
   for (size_t c = 0; c < candidates.size(); ++c) {
-    CandidateError worst{candidates[c].name, candidates[c].error, 0, 0, 0};
+    CandidateError worst{candidates[c].name, candidates[c].error, candidates[c].keeps_zeros, 0, 0, 0};
     for (size_t i = 0; i < exact.size(); ++i) {
       const double multiple = differences[c][i].error / std::max(least[i].error, kOneRounding);
       worst.not_zeros = std::max(worst.not_zeros, differences[c][i].not_zeros);

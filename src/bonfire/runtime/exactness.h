@@ -17,6 +17,7 @@ namespace bonfire::runtime {
 struct CandidateError {
   std::string candidate;
   double stated;     // Candidate::error
+  bool keeps_zeros;  // stated too
   double error;      // root mean square of the differences, over that of the results
   double multiple;   // of the plain kernel's error
   double not_zeros;  // share of the results that are zero in f64 and are something else here

@@ -1,7 +1,6 @@
 #include "bonfire/backend/cpu/winograd_zeros.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
