@@ -179,11 +179,10 @@ void learn(Record& all, const std::string& key, const GraphNode& node, const std
     else
       times = measure_times(all, node, missing);
     if (!times) return;
-    lock.lock();
+    const std::lock_guard relock(all.mutex);
     if (peers) ++all.read[key];
     all.times[key].insert(times->begin(), times->end());
     all.changed = true;
-    lock.unlock();
   }
 }
 
