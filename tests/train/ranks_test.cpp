@@ -309,7 +309,7 @@ TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
   Course alone = train(folder, {.settings = {"num_gpus=2"}});
   EXPECT_EQ(alone.errors[0], "[train] num_gpus is 2, and this process is alone; start 2 with: bonfire train --nproc 2");
   Course nccl = train(folder, {.ranks = 2, .settings = {"backend=nccl"}});
-  EXPECT_EQ(nccl.errors[1], "[train] backend: nccl is not built yet; leave it out");
+  EXPECT_EQ(nccl.errors[1], "[config] backend: nccl is not available yet; leave it out");
   EXPECT_FALSE(fs::exists(folder / "runs"));
 }
 

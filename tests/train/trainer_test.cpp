@@ -200,6 +200,19 @@ TEST(TrainerResume, BeginsFromWeightsOfAnother) {
   run(small(folder, {"init_from=" + end.weights.string(), "num_classes=12", "strict=false", "epochs=1"}), second);
   ASSERT_EQ(second.notes.size(), 1U);
   EXPECT_LT(second.steps.front().loss, first.steps.front().loss);
+  // A run's folder stands for its best weights, or else its newest checkpoint's.
+  const std::string run_folder = first.begin.folder.string();
+  EXPECT_EQ(weights_in(run_folder), end.weights);
+  Witness::Seen third;
+  run(small(folder, {"init_from=" + run_folder, "epochs=1"}), third);
+  EXPECT_TRUE(third.notes.empty());
+  EXPECT_LT(third.steps.front().loss, first.steps.front().loss);
+  fs::remove(end.weights);
+  EXPECT_EQ(weights_in(run_folder), weights_file(end.checkpoint));
+  EXPECT_EQ(weights_in(end.checkpoint), weights_file(end.checkpoint));
+  EXPECT_ERROR(weights_in(folder.path()), ConfigError, "there are no weights in the folder");
+  EXPECT_ERROR(run(small(folder, {"init_from=" + run_folder, "num_classes=12"}), second), DataError,
+               "8 of its 10 tensors fit the model's 10, nothing is loaded\n  2 misshapen");
 }
 
 std::vector<float> values_of(const fs::path& file, const char* name) {
@@ -356,7 +369,7 @@ TEST(TrainerErrors, SayWhatToDo) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({"strategy.use_recompute=true"}), "[train] strategy.use_recompute is not built yet; leave it out");
+  EXPECT_EQ(message({"strategy.use_recompute=true"}), "[strategy] use_recompute is not available yet; leave it out");
   EXPECT_NE(message({"model=two_headed"}).find("neither classifies images"), std::string::npos);
   EXPECT_NE(message({"model=bert_mini", "data=" + folder.path().string()})
                 .find("bert_mini reads text, " + folder.path().string() + " is no text (it has no vocab.txt)"),
@@ -389,6 +402,8 @@ TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
   run(small(folder, {"epochs=1"}), seen);
   EXPECT_ERROR(run(small(folder, {"model=mnist_cnn", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
                "is a checkpoint of lenet, this run trains mnist_cnn; set model=lenet");
+  EXPECT_ERROR(run(small(folder, {"optimizer=lamb", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
+               "was trained with optimizer adam, this run has lamb; set optimizer=adam to go on");
 }
 
 }  // namespace

@@ -26,11 +26,21 @@ struct CacheStatistics {
 // The plan for the trace with these live values: found or compiled. Thread-safe.
 std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options);
 
+// Whether every variable among the leaves lies in memory as the plan expects, or is still free to.
+bool layouts_fit(const Plan& plan, std::span<const Value> leaves);
+
+// The part of a step's key that neither the trace nor its inputs hold: the pass options, and kernels that are forced.
+// The cache of plans and compile() both ask here.
+void mix_surroundings(base::Hash128& key, const passes::Options& options);
+
+// Plans, and what compile() has traced, that have not been used by so many launches are dropped.
+inline constexpr uint64_t kDropAfter = 2000;
+
 CacheStatistics cache_statistics();
 std::vector<std::shared_ptr<Plan>> cached_plans();  // the one that was launched last first
 void clear_plan_cache();
-// Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for 2,000 are dropped,
-// and devices give back scratch memory that only these needed. ConfigError below 1.
+// Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are
+// dropped, and devices give back scratch memory that only these needed. ConfigError below 1.
 void set_release_frequency(int64_t launches);
 void note_launch(Plan& plan);  // of every launch, by the one who makes it, when it is under way
 // Drops plans that were not used by the last `launches` launches; returns how many.

@@ -93,6 +93,7 @@ struct Trainer::State {
 
   void prepare();
   void make_model();
+  void require_batch_fits() const;  // into the memory
   void open_loaders();
   std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
   void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
@@ -117,6 +118,7 @@ struct Trainer::State {
   RunBegins beginning(const std::string& resumed_from) const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // false: asked to stop inside it
+  int64_t updates_done() const;     // by the position: gradients never add up across epochs
   int64_t samples_until_update() const;
   void agree(const Tensor& label, int64_t until_update);  // before each step: on its weight, and whether to stop
   double own_seconds() const;                             // computing and waiting for data, never for other ranks
@@ -137,7 +139,6 @@ struct Trainer::State {
     Compiled<std::vector<Tensor>> add, update, update_alone;
   };
   std::unique_ptr<Micro> micro;
-  std::unique_ptr<Micro> stand_ins;  // the same, for batches of which this rank has no sample
   Micro make_steps();
 };
 

@@ -17,6 +17,7 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/inline_vector.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/kernel/accesses.h"
 #include "bonfire/kernel/queue.h"
 
@@ -38,12 +39,22 @@ void ask_for_large_pages(void* data, size_t bytes) {
   if (bytes >= kLargePage) madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
+[[noreturn]] void fail_memory(const char* what, size_t bytes) {
+  constexpr double kGigabyte = 1e9;
+  throw_error<DeviceError>(
+      "[cpu] no memory for {} of {:.3f} GB, this machine has {:.3f} GB; a smaller batch_size or image_size needs less",
+      what, static_cast<double>(bytes) / kGigabyte, static_cast<double>(base::memory_bytes()) / kGigabyte);
+}
+
 class CpuMemory final : public DeviceMemory {
  public:
   void* allocate(size_t bytes) override {
     const size_t alignment = bytes >= kLargePage ? kLargePage : kAlignment;
     void* data = std::aligned_alloc(alignment, round_up(std::max<size_t>(bytes, 1), alignment));
-    if (data == nullptr) throw_error<DeviceError>("[cpu] no memory for {} bytes", bytes);
+    if (data == nullptr || bytes > base::memory_bytes()) {
+      std::free(data);
+      fail_memory("a tensor", bytes);
+    }
     ask_for_large_pages(data, bytes);
     return data;
   }
@@ -100,9 +111,20 @@ double seconds_now(bool alone) {
 std::atomic<int> threads_setting{0}, ops_setting{0};
 std::atomic<int> threads_in_use{0};  // of the devices that exist: all have as many, and workspaces are made for them
 
+void require_possible(const char* what, int64_t number) {
+  if (number < 1 || number > base::most_tasks())
+    throw_error<ConfigError>("[cpu] {} is {}, expected 1 to {} on this machine", what, number, base::most_tasks());
+}
+
+// 0: nothing is said.
 int number_from(const char* variable) {
   const char* text = std::getenv(variable);
-  return text == nullptr ? 0 : std::atoi(text);
+  if (text == nullptr || *text == '\0') return 0;
+  char* end = nullptr;
+  const int64_t number = std::strtoll(text, &end, 10);
+  if (*end != '\0') throw_error<ConfigError>("[cpu] {} is '{}', expected a whole number", variable, text);
+  require_possible(variable, number);
+  return static_cast<int>(number);
 }
 
 class CpuQueue final : public Queue {
@@ -139,11 +161,12 @@ class CpuQueue final : public Queue {
   }
 
   void* arena(size_t bytes) override {
+    if (bytes > base::memory_bytes()) fail_memory("the temporaries of a step", bytes);
     std::lock_guard lock(arena_mutex_);
     if (reserved_ == nullptr) reserve_arena(bytes);
     if (bytes > arena_bytes_) {
       if (bytes > reserved_bytes_ - kLargePage || mprotect(arena_, bytes, PROT_READ | PROT_WRITE) != 0)
-        throw_error<DeviceError>("[cpu] no memory for {} bytes of temporaries: {}", bytes, std::strerror(errno));
+        fail_memory("the temporaries of a step", bytes);
       ask_for_large_pages(arena_, bytes);
       arena_bytes_ = bytes;
     }
@@ -294,8 +317,7 @@ class CpuQueue final : public Queue {
       arena_ = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(place), kLargePage));
       return;
     }
-    throw_error<DeviceError>("[cpu] cannot reserve address space for {} bytes of temporaries: {}", bytes,
-                             std::strerror(errno));
+    fail_memory("the temporaries of a step", bytes);
   }
 
   // Between two launches nothing in the arena is needed: pages go, the addresses stay.
@@ -384,6 +406,7 @@ int cpu_threads() {
 }
 
 void set_cpu_threads(int threads) {
+  require_possible("the number of threads", threads);
   if (threads_in_use > 0 && threads != threads_in_use)
     throw_error<ConfigError>("[cpu] {} threads are in use and cannot become {}; set them before a CPU device is used",
                              threads_in_use.load(), threads);
@@ -400,6 +423,9 @@ int ops_in_flight() {
   return std::max(1, chosen > 0 ? chosen : number_from("BONFIRE_OPS_IN_FLIGHT"));
 }
 
-void set_ops_in_flight(int ops) { ops_setting = ops; }
+void set_ops_in_flight(int ops) {
+  if (ops != 0) require_possible("the number of ops in flight", ops);
+  ops_setting = ops;
+}
 
 }  // namespace bonfire::cpu

@@ -51,6 +51,7 @@ class CudaQueue final : public Queue {
   void* arena(size_t bytes) override;
   size_t spread_bytes() const override { return size_t{32} << 20; }  // more would leave the cache
   double seconds_computing() override;                               // of launches with collectives only
+  std::string model() const override { return traits_of(index_).model; }
   double seconds_communicating() override;
   void run_now(const std::function<void(const Run&)>& body) override;
 
