@@ -57,9 +57,9 @@ TEST(ProgressLine, NeverIsWiderAndLosesTheTimeLeftLast) {
 TEST(ProgressLine, CountsTheEpochOrTheRun) {
   LineFacts run = facts(Progress::Doing::training);
   run.run.total_steps = 800;
-  EXPECT_EQ(progress_line(run, 50), "⠋  steps  ━━━━━━━━━━──────────  412/800  ETA 0:38");
+  EXPECT_EQ(progress_line(run, 70), "⠋  steps  ━━━━━━━━━━──────────  412/800  loss 0.3001  ETA 0:38");
   EXPECT_EQ(report_line(run).substr(0, 25), "step 412/800: loss 0.3001");
-  EXPECT_EQ(report_line(facts(Progress::Doing::training)).substr(0, 22), "epoch 2/3, step 100/312");
+  EXPECT_EQ(report_line(facts(Progress::Doing::training)).substr(0, 23), "epoch 2/3, step 100/312");
 }
 
 TEST(ProgressLine, ShowsWhatElseARunDoes) {

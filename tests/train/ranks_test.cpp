@@ -180,13 +180,11 @@ TEST(TrainerRanks, TrainOnTextAsOneDoes) {
   ASSERT_EQ(parts.steps.size(), 4U);
   expect_same_losses(parts, whole, 1e-5);
   EXPECT_NEAR(parts.evaluations[0].loss, whole.evaluations[0].loss, 1e-4 * whole.evaluations[0].loss);
-  // 512 rows of 256 f32; of each rank 2 x 16 rows with their numbers.
-  EXPECT_EQ(note_with(parts, "position_embeddings"),
-            "the gradient of bert.embeddings.position_embeddings is reduced dense: 524.3 kB; its rows would be 33.0 kB "
-            "from each of 3 ranks");
-  EXPECT_EQ(note_with(parts, "word_embeddings"),
-            "the gradient of bert.embeddings.word_embeddings is reduced dense: 10.2 kB; a layer that shares the table "
-            "fills every row");
+  // Of 512 rows of 256 f32 16 positions are looked up, and each has a number of 8 bytes.
+  const std::string note = note_with(parts, "gradients of embeddings are reduced dense: ");
+  for (const char* part : {"word_embeddings 10.2 kB (a layer shares the table and fills every row)",
+                           "position_embeddings 524.3 kB (its rows would be 16.5 kB from each rank)"})
+    EXPECT_NE(note.find(part), std::string::npos) << note;
 }
 
 // LeNet has ten parameters; beside them goes a number for each, whether it was used.

@@ -19,7 +19,7 @@ const RunBegins kRun{.folder = {},
                      .steps_between_evaluations = 50};
 
 Progress at(Doing doing, int64_t step, double compiling) {
-  return {.doing = doing, .epoch = 1, .step = step, .done = step, .all = 50, .seconds_compiling = compiling};
+  return {.doing = doing, .epoch = 1, .step = step, .done = step % 50, .all = 50, .seconds_compiling = compiling};
 }
 
 // A first step of 30 seconds, the others of one; an evaluation has 6 batches.
@@ -42,7 +42,12 @@ TEST(TimeLeft, CountsEvaluationsAndCheckpointsThatWillCome) {
   TimeLeft time(kRun);
   double now = 0;
   time.note(at(Doing::compiling, 0, 0), now);
-  for (int i = 1; i <= 50; ++i) time.note(at(Doing::training, i, 0), ++now);
+  for (int i = 1; i <= 49; ++i) time.note(at(Doing::training, i, 0), ++now);
+  EXPECT_NEAR(*time.left(now), 51 + 4, 1e-9);
+  Progress end_of_epoch = at(Doing::training, 50, 0);
+  end_of_epoch.done = 50;
+  time.note(end_of_epoch, ++now);
+  EXPECT_NEAR(*time.left(now), 50 + 4, 1e-9);
   time.note(at(Doing::evaluating, 50, 0), now);
   time.note(at(Doing::evaluating, 50, 4), now += 10);  // of which 4 are compiling
   EXPECT_NEAR(*time.left(now), 50 + 2, 1e-9);          // it takes longer than was expected of it

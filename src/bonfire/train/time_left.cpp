@@ -43,7 +43,8 @@ double TimeLeft::of_pauses(double seconds) const {
   const auto batches = static_cast<double>(run_.test_samples) / static_cast<double>(run_.batch_size * run_.ranks);
   const double each = pause_.value_or(batches * step_ / 3);
   const auto later = static_cast<double>((left + every - 1) / every);
-  if (!is_pause(last_.doing)) return later * each;
+  const bool is_next = left % every == 0 && last_.done == last_.all;  // the epoch's last step is done
+  if (!is_pause(last_.doing)) return (is_next ? later + 1 : later) * each;
   return later * each + std::max(0.0, each - pausing_ - (seconds - noted_));
 }
 

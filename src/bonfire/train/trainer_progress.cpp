@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "bonfire/comm/environment.h"
 #include "bonfire/kernel/queue.h"
@@ -72,15 +73,13 @@ void Trainer::State::note_collectives() {
   note(fmt::format("{} moves {} in {}, merged from {}", local ? "averaging the ranks" : "a step",
                    byte_text(static_cast<double>(found.bytes)), plural(found.merged, "all-reduce"),
                    grouped(found.unmerged)));
-  for (const auto& one : found.embeddings) {
-    const std::string dense = byte_text(static_cast<double>(one.dense)),
-                      rows = byte_text(static_cast<double>(one.rows));
-    note(one.shared
-             ? fmt::format("the gradient of {} is reduced dense: {}; a layer that shares the table fills every row",
-                           one.path, dense)
-             : fmt::format("the gradient of {} is reduced dense: {}; its rows would be {} from each of {} ranks",
-                           one.path, dense, rows, fleet::world_size()));
-  }
+  std::vector<std::string> tables;
+  for (const auto& one : found.embeddings)
+    tables.push_back(fmt::format(
+        "{} {} ({})", one.path, byte_text(static_cast<double>(one.dense)),
+        one.shared ? "a layer shares the table and fills every row"
+                   : fmt::format("its rows would be {} from each rank", byte_text(static_cast<double>(one.rows)))));
+  if (!tables.empty()) note(fmt::format("gradients of embeddings are reduced dense: {}", fmt::join(tables, ", ")));
 }
 
 }  // namespace bonfire::train
