@@ -207,7 +207,7 @@ int run_program(int argc, char** argv, const std::string& summary, const std::st
   const std::vector<std::string> words = arguments_of(argc, argv);
   for (auto* add : commands) add(Command(program, exit_code));
   try {
-    program.parse({words.rbegin(), words.rend()});  // it takes them off the end
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // it takes them off the end
   } catch (const CLI::Success& help) {
     return flushed(program.exit(help));
   } catch (const CLI::ParseError& error) {
