@@ -26,6 +26,7 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
+  options.fast_math = config.strategy.fast_math;
   return train::step_subject(config.model, {.batch = batch,
                                             .image_size = config.image_size,
                                             .classes = config.num_classes,

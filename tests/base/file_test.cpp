@@ -235,7 +235,7 @@ TEST(KindOf, SaysWhatIsThereAndWhenItCannotBeKnown) {
   fs::permissions(folder.path(), fs::perms::all);
   {
     testing::WithoutPrivileges nobody;
-    EXPECT_ERROR(exists(folder / "closed/inside"), DataError, "Permission denied");
+    EXPECT_ERROR(base::exists(folder / "closed/inside"), DataError, "Permission denied");
   }
   fs::permissions(folder / "closed", fs::perms::all);
 }

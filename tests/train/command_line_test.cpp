@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace bonfire::testing;
+using bonfire::testing::Program;
 using Words = std::vector<std::string>;
 
 std::string output_of(const Words& arguments, int status) {

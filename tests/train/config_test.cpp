@@ -191,7 +191,17 @@ TEST(ConfigErrors, SayWhatWasExpected) {
 
 TEST(ConfigErrors, SayWhatIsWrongWithTheText) {
   EXPECT_NE(message("lr: 1\n  epochs: 2\n").find("a.yaml:2"), std::string::npos) << message("lr: 1\n  epochs: 2\n");
-  EXPECT_NE(message("lr:1").find("a space behind the colon"), std::string::npos) << message("lr:1");
+  EXPECT_NE(message("lr:1").find("a.yaml:1: there is no space after the colon of `lr:1`; write `lr: 1`"),
+            std::string::npos)
+      << message("lr:1");
+  EXPECT_NE(message("just words").find("(with a space after the colon)"), std::string::npos) << message("just words");
+  for (const char* guides :  // the guide's file, as it stands there
+       {"DATA_PATH: /path/to/data\nTRAIN_FILE:./data/train\nTEST_FILE:./data/val\n",
+        "LR: 0.1\nTRAIN_FILE:./data/train"})
+    EXPECT_NE(message(guides).find("a.yaml:2: there is no space after the colon of `TRAIN_FILE:./data/train`; write "
+                                   "`TRAIN_FILE: ./data/train`"),
+              std::string::npos)
+        << message(guides);
   EXPECT_NE(message("", {"lr"}).find("expected key=value"), std::string::npos);
   EXPECT_NE(message("lr: 1\n---\nlr: 2\n").find("a.yaml:3: a second document begins here"), std::string::npos)
       << message("lr: 1\n---\nlr: 2\n");
@@ -219,6 +229,16 @@ TEST(Config, EveryFileInConfigsIsUnderstood) {
     ++files;
   }
   EXPECT_GT(files, 0);
+}
+
+TEST(Config, TheVggGuidesFileTrainsOnTwoRanksByMpi) {
+  const Config config = load_config(BONFIRE_SOURCE_DIR "/configs/vgg16_dp.yaml");
+  EXPECT_EQ(config.model, "vgg16");
+  EXPECT_EQ(config.num_gpus, 2);
+  EXPECT_EQ(config.backend, "mpi");
+  EXPECT_EQ(config.batch_size, 32);
+  EXPECT_EQ(config.weight_decay, 5e-4);
+  EXPECT_EQ(config.milestones, (std::vector<double>{30, 60}));
 }
 
 TEST(Config, TheReferenceHasKeysDefaultsAndRanges) {

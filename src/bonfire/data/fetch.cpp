@@ -10,6 +10,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/interrupted.h"
 #include "bonfire/base/md5.h"
 #include "bonfire/base/nearest.h"
 
@@ -45,15 +46,13 @@ Ended run_program(std::vector<std::string> arguments, bool show) {
   Ended ended;
   char piece[512];
   while (error == 0) {
-    ssize_t count = ::read(pipe[0], piece, sizeof piece);
-    if (count < 0 && errno == EINTR) continue;
+    ssize_t count = base::uninterrupted([&] { return ::read(pipe[0], piece, sizeof piece); });
     if (count <= 0) break;
     ended.words.append(piece, static_cast<size_t>(count));
   }
   ::close(pipe[0]);
   int status = 0;
-  while (error == 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  if (error == 0) base::uninterrupted([&] { return ::waitpid(child, &status, 0); });
   ended.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   constexpr int kNotStarted = 127;  // so some systems tell that there is no such program
   if (error != 0 || ended.status == kNotStarted)

@@ -167,7 +167,12 @@ struct DataLoader::State {
   }
 
   HostBatch take() {
-    if (workers.empty()) return make(position_of(next_wanted++), shares, 0);
+    if (workers.empty()) {
+      const double start = seconds_now();
+      HostBatch batch = make(position_of(next_wanted++), shares, 0);
+      waited += seconds_now() - start;
+      return batch;
+    }
     std::unique_lock lock(mutex);
     std::optional<HostBatch>& slot = slots[static_cast<size_t>(next_wanted) % slots.size()];
     if (!slot) {

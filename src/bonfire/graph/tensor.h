@@ -143,6 +143,7 @@ class Scalar {
   Scalar(double value = 0) : cell_(std::make_shared<double>(value)) {}
   void set(double value) const { *cell_ = value; }
   double get() const { return *cell_; }
+  const void* number() const { return cell_.get(); }  // whose address tells it from others
   // As an operand of an op: a tensor of rank 0. `like` says which element type and device it must have.
   Tensor tensor(DType dtype, Device device) const;
 

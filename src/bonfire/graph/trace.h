@@ -13,6 +13,8 @@
 
 namespace bonfire {
 
+void mix_spec(base::Hash128& hash, const TensorSpec& spec);
+
 struct Assignment {
   Variable variable;
   Value value;

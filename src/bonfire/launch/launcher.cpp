@@ -19,6 +19,7 @@
 #include "bonfire/base/machine.h"
 #include "bonfire/base/thread_pool.h"
 #include "bonfire/comm/environment.h"
+#include "bonfire/comm/lost_peer.h"
 #include "bonfire/launch/guard.h"
 #include "bonfire/launch/nodes.h"
 #include "bonfire/launch/rank_process.h"
@@ -357,6 +358,8 @@ class Launcher {
 };
 
 }  // namespace
+
+int exit_status_of(const std::exception& error) { return comm::is_lost_peer(error) ? kLostPeer : 1; }
 
 fs::path own_program() {
   std::error_code error;

@@ -9,15 +9,22 @@ namespace bonfire::nn {
 
 class Activation : public Callable<Activation> {
  public:
-  Activation(const char* kind, Tensor (*function)(const Tensor&)) : Callable(kind), function_(function) {}
+  Activation(const char* kind, Tensor (*function)(const Tensor&), std::string details = {})
+      : Callable(kind), function_(function) {
+    set_details(std::move(details));
+  }
   Tensor forward(const Tensor& x) const { return function_(x); }
 
  private:
   Tensor (*function_)(const Tensor&);
 };
 
+// Every step is computed in place wherever that is safe, whatever this says: only the tree shows it, as PyTorch's does.
+struct ReLUOptions {
+  bool inplace = false;
+};
 struct ReLU : Activation {
-  ReLU() : Activation("ReLU", relu) {}
+  explicit ReLU(const ReLUOptions& options = {}) : Activation("ReLU", relu, options.inplace ? "inplace=True" : "") {}
 };
 struct Tanh : Activation {
   Tanh() : Activation("Tanh", tanh) {}
@@ -26,7 +33,7 @@ struct Sigmoid : Activation {
   Sigmoid() : Activation("Sigmoid", sigmoid) {}
 };
 struct GELU : Activation {
-  GELU() : Activation("GELU", gelu) {}
+  GELU() : Activation("GELU", gelu, "approximate='none'") {}
 };
 struct SiLU : Activation {
   SiLU() : Activation("SiLU", silu) {}

@@ -42,7 +42,8 @@ MultiheadAttention::MultiheadAttention(const Options& options)
     : Callable("MultiheadAttention"),
       options_(options),
       in_proj_weight_(Variable({projection_shape(options), DType::f32, {}})),
-      out_proj_({.in = options.size, .out = options.size, .bias = options.bias, .bias_init = init::zeros()}) {
+      out_proj_({.in = options.size, .out = options.size, .bias = options.bias, .bias_init = init::zeros()},
+                "NonDynamicallyQuantizableLinear") {
   init::apply({}, init::xavier_uniform(), in_proj_weight_);
   register_parameter("in_proj_weight", in_proj_weight_);
   if (options.bias)

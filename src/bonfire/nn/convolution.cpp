@@ -1,8 +1,8 @@
 #include "bonfire/nn/convolution.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/python_text.h"
 #include "bonfire/nn/sizes.h"
-#include "bonfire/nn/window_text.h"
 
 namespace bonfire::nn {
 

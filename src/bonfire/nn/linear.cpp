@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/python_text.h"
 #include "bonfire/nn/sizes.h"
 #include "bonfire/ops/matmul.h"
 
@@ -17,7 +18,8 @@ Shape weight_shape(const Linear::Options& options) {
 
 }  // namespace
 
-Linear::Linear(const Options& options) : Callable("Linear"), weight(Variable({weight_shape(options), DType::f32, {}})) {
+Linear::Linear(const Options& options, const char* kind)
+    : Callable(kind), weight(Variable({weight_shape(options), DType::f32, {}})) {
   init::apply(options.weight_init, init::kaiming_uniform(), weight);
   if (options.bias) {
     bias = Parameter(Variable({{options.out}, DType::f32, {}}));
@@ -36,7 +38,7 @@ void Linear::add_parameters() {
   register_parameter("weight", weight);
   if (bias.defined()) register_parameter("bias", bias);
   set_details(fmt::format("in_features={}, out_features={}, bias={}", weight.shape()[1], weight.shape()[0],
-                          bias.defined() ? "True" : "False"));
+                          python_text(bias.defined())));
 }
 
 Tensor Linear::forward(const Tensor& x) const { return linear(x, weight, bias.defined() ? bias.value() : Tensor()); }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "bonfire/nn/init.h"
+#include "bonfire/nn/python_text.h"
 #include "bonfire/nn/sizes.h"
 
 namespace bonfire::nn {
@@ -14,7 +15,7 @@ std::string details_of(const LSTM::Options& options) {
   if (options.layers != 1) text += fmt::format(", num_layers={}", options.layers);
   if (!options.bias) text += ", bias=False";
   if (options.batch_first) text += ", batch_first=True";
-  if (options.dropout != 0) text += fmt::format(", dropout={}", options.dropout);
+  if (options.dropout != 0) text += ", dropout=" + python_text(options.dropout);
   return text;
 }
 

@@ -4,10 +4,12 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/nn/init.h"
+#include "bonfire/nn/python_text.h"
 #include "bonfire/nn/sizes.h"
 #include "bonfire/ops/batch_norm.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/layer_norm.h"
+#include "bonfire/passes/pass.h"
 
 namespace bonfire::nn {
 
@@ -23,8 +25,6 @@ Variable zeros_variable(const Shape& shape) { return Variable({shape, DType::f32
 
 Tensor value_or_undefined(const Variable& variable) { return variable.defined() ? variable.value() : Tensor(); }
 
-const char* python(bool value) { return value ? "True" : "False"; }
-
 }  // namespace
 
 BatchNorm::BatchNorm(const std::string& kind, const Options& options) : Callable(kind), options_(options) {
@@ -37,8 +37,8 @@ BatchNorm::BatchNorm(const std::string& kind, const Options& options) : Callable
   running_mean = register_buffer("running_mean", zeros_variable(shape));
   running_var = register_buffer("running_var", ones_variable(shape));
   num_batches_tracked = register_buffer("num_batches_tracked", Variable({{}, DType::i64, {}}));
-  set_details(fmt::format("{}, eps={}, momentum={}, affine={}, track_running_stats=True", options.channels, options.eps,
-                          options.momentum, python(options.affine)));
+  set_details(fmt::format("{}, eps={}, momentum={}, affine={}, track_running_stats=True", options.channels,
+                          python_text(options.eps), python_text(options.momentum), python_text(options.affine)));
 }
 
 Tensor BatchNorm::forward(const Tensor& x) const {
@@ -47,7 +47,10 @@ Tensor BatchNorm::forward(const Tensor& x) const {
     num_batches_tracked.assign(num_batches_tracked + 1);
   }
   return batch_norm(x, value_or_undefined(weight), value_or_undefined(bias), running_mean, running_var,
-                    {.training = training(), .momentum = options_.momentum, .eps = options_.eps});
+                    {.training = training(),
+                     .momentum = options_.momentum,
+                     .eps = options_.eps,
+                     .over_ranks = passes::current_options().sync_batch_norm >= 0});
 }
 
 LayerNorm::LayerNorm(const Options& options) : Callable("LayerNorm"), options_(options) {
@@ -61,7 +64,7 @@ LayerNorm::LayerNorm(const Options& options) : Callable("LayerNorm"), options_(o
   }
   set_details(fmt::format("({}{}), eps={}, elementwise_affine={}",
                           fmt::join(options.shape.begin(), options.shape.end(), ", "),
-                          options.shape.rank() == 1 ? "," : "", options.eps, python(options.affine)));
+                          options.shape.rank() == 1 ? "," : "", python_text(options.eps), python_text(options.affine)));
 }
 
 Tensor LayerNorm::forward(const Tensor& x) const {

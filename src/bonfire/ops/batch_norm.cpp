@@ -207,9 +207,11 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
                     attributes);
   }
   int64_t count = x.size(1) == 0 ? 0 : x.shape().count() / x.size(1);
-  if (count == 1)
-    throw_error<ShapeError>("[batch_norm] training needs more than one value per channel, input is {}",
-                            to_string(x.shape()));
+  if (count == 1 && !options.over_ranks)
+    throw_error<ShapeError>(
+        "[batch_norm] training needs more than one value per channel, input is {}; use a larger batch (drop_last=true "
+        "leaves a small last one out), or strategy.sync_batch_norm where there are several ranks",
+        to_string(x.shape()));
   Tensors statistics = trace_op_all(statistics_op, {x});
   if (running_mean.defined()) {
     NoGrad no_grad;  // running statistics follow the values, not the history

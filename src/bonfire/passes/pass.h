@@ -27,6 +27,7 @@ struct Options {
   int64_t communicators = 1;         // that the all-reduces of gradients use in turn
   int sync_batch_norm = -1;          // channel whose ranks share batch statistics; -1: none
   bool stand_ins = false;            // this rank's batch counts for nothing in them
+  bool fast_math = false;            // kernels whose rounding error is beyond the bound (kernel.h) may be chosen
   bool rebuild_cheap_values = true;  // compute cheap values again in the backward pass instead of keeping them
 
   void mix_into(base::Hash128& hash) const;

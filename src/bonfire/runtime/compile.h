@@ -1,5 +1,7 @@
 #pragma once
-// compile(step): traces a step function once per input signature and afterwards only launches it.
+// compile(step): traces a step function once for each key and afterwards only launches it. The key is everything that
+// shapes the trace: the specs of the inputs, gradient flags, train/eval and no_grad modes, whether gradients are
+// reduced, the options of passes (mixed precision, say).
 //
 //   auto step = compile([&](const Tensor& image, const Tensor& label) {
 //     Tensor loss = cross_entropy(model(image), label);
@@ -10,7 +12,9 @@
 //   });
 //   for (auto& [image, label] : batches) step(image, label);
 //
-// Inside, reading a value is an error; numbers that vary from call to call are passed as Scalar.
+// Inside, reading a value is an error; numbers that vary from call to call are passed as Scalar. What else the function
+// does on the host (printing, counting) it does only when it is traced, and conditions on host values of its own are
+// looked at only then.
 
 #include <functional>
 #include <memory>
@@ -31,7 +35,8 @@ class CompiledStep {
   CompiledStep& operator=(CompiledStep&&) noexcept;
 
   std::vector<Tensor> run(std::span<const Tensor> inputs);
-  int traced() const;  // how many signatures have been traced so far
+  int traced() const;  // how often the function has been traced so far
+  int kept() const;    // traces that are kept: those of keys that have not come for long are dropped
 
  private:
   struct State;
@@ -51,6 +56,7 @@ class Compiled {
     if constexpr (std::is_same_v<Result, std::vector<Tensor>>) return outputs;
   }
   int traced() const { return step_.traced(); }
+  int kept() const { return step_.kept(); }
 
  private:
   CompiledStep step_;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <sstream>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
@@ -82,6 +83,8 @@ struct ItemOf<std::vector<T>> {
   static constexpr bool kList = true, kOptional = false;
 };
 template <class T>
+struct ItemOf<Choice<T>> : ItemOf<T> {};
+template <class T>
 struct ItemOf<std::optional<T>> {
   using Type = typename ItemOf<T>::Type;
   static constexpr bool kList = ItemOf<T>::kList, kOptional = true;
@@ -137,7 +140,7 @@ class Reader {
     if constexpr (Kind::kList) {
       value = std::move(items);
     } else {
-      value = std::move(items[0]);
+      value = typename Kind::Type(std::move(items[0]));
     }
   }
 
@@ -180,6 +183,22 @@ std::string canonical(std::string name) {
   return other == kOther.end() ? name : other->second;
 }
 
+// Of text that is no settings: the first line of the form `key:value` is why, and says so.
+void refuse_colons_without_space(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    line.erase(0, line.find_first_not_of(' '));
+    const size_t colon = line.find(':');
+    if (colon == 0 || colon == std::string::npos || colon + 1 == line.size()) continue;
+    const bool is_key = std::all_of(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(colon),
+                                    [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+    if (is_key && std::isspace(static_cast<unsigned char>(line[colon + 1])) == 0)
+      throw_error<ConfigError>("[config] {}:{}: there is no space after the colon of `{}`; write `{}: {}`", name,
+                               number, line, line.substr(0, colon), line.substr(colon + 1));
+  }
+}
+
 // The settings of one file, without what it includes.
 class File {
  public:
@@ -193,11 +212,14 @@ class File {
             name_, documents[1].Mark().line + 1);
       if (!documents.empty()) root_ = documents[0];
     } catch (const YAML::Exception& error) {
+      refuse_colons_without_space(text, name_);
       throw_error<ConfigError>("[config] {}:{}: {}", name_, error.mark.line + 1, error.msg);
     }
-    if (!root_.IsNull() && !root_.IsMap())
-      throw_error<ConfigError>("[config] {}: expected lines of the form `key: value` (with a space behind the colon)",
+    if (!root_.IsNull() && !root_.IsMap()) {
+      refuse_colons_without_space(text, name_);
+      throw_error<ConfigError>("[config] {}: expected lines of the form `key: value` (with a space after the colon)",
                                name_);
+    }
   }
 
   struct Include {
@@ -437,7 +459,7 @@ class KeyLister {
   template <class T>
   void key(std::string_view name, const T&, std::string_view, const KeyOptions& options) {
     std::vector<std::string> values(options.choices.begin(), options.choices.end());
-    if (std::is_same_v<T, bool>) values = {"true", "false"};
+    if (std::is_same_v<typename ItemOf<T>::Type, bool>) values = {"true", "false"};
     keys.emplace_back(name, std::move(values));
   }
   std::vector<std::pair<std::string, std::vector<std::string>>> keys;

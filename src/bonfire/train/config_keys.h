@@ -85,7 +85,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             {.least = 0, .above = true, .empty = "off"});
   visit.key("mean", c.mean, "of pixels / 255, one for each channel, to subtract; auto: measured on training images",
             any);
-  visit.key("deviation", c.deviation, "of pixels / 255, one for each channel, to divide by; auto: measured", positive);
+  visit.key("deviation", c.deviation,
+            "standard deviation of pixels / 255, one for each channel, to divide by; auto: measured", positive);
 
   visit.section("Optimizer and learning rate");
   visit.key("epochs", c.epochs, "times to go over the training data", some);
@@ -161,7 +162,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("strategy.fetch_frequency", s.fetch_frequency, "steps between two reads of values by the host", some);
   visit.key("strategy.fuse_bn_act_ops", s.fuse_bn_act_ops, "batch norm + activation as one kernel", any);
   visit.key("strategy.fuse_elewise_add_act_ops", s.fuse_elewise_add_act_ops,
-            "add + activation as one kernel, also behind a convolution or product", any);
+            "add + activation as one kernel, also after a convolution or product", any);
+  visit.key("strategy.fast_math", s.fast_math, "kernels with larger rounding errors may be chosen", any);
   visit.key("strategy.use_local_sgd", s.use_local_sgd, "average weights now and then instead of gradients at each step",
             any);
   visit.key("strategy.local_sgd_is_warm_steps", s.local_sgd_is_warm_steps,

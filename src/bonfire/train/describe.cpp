@@ -42,8 +42,8 @@ std::string describe_data(const OpenedData& data) {
                                  data.test->size(), data.classes);
   if (!data.passed_over.empty()) text += fmt::format("  passed over: {}\n", data.passed_over);
   if (data.is_text()) return text;
-  text += fmt::format("  images u8 {}; of pixels / 255: mean {:.4f}, deviation {:.4f}\n", to_string(data.image),
-                      fmt::join(data.mean, " "), fmt::join(data.deviation, " "));
+  text += fmt::format("  images u8 {}; of pixels / 255: mean {:.4f}, standard deviation {:.4f}\n",
+                      to_string(data.image), fmt::join(data.mean, " "), fmt::join(data.deviation, " "));
   constexpr int64_t kCounted = 100'000;  // samples: each is read for its label
   if (data.train->size() + data.test->size() > kCounted) return text;
   std::vector<int64_t> train(static_cast<size_t>(data.classes)), test(train.size());

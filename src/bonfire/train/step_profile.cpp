@@ -148,6 +148,7 @@ std::string to_json(const StepProfile& profile) {
     nodes.push_back({{"op", note.node},
                      {"module", note.path},
                      {"candidate", note.candidate},
+                     {"error", note.error},
                      {"layout", note.output_layouts.empty() ? "" : to_string(note.output_layouts[0])},
                      {"result", to_string(note.result)},
                      {"us", 1e6 * time.seconds},

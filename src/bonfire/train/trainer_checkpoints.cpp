@@ -4,6 +4,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/optim/optimizer_state.h"
 #include "bonfire/runtime/tuning.h"
 #include "bonfire/train/trainer_state.h"
 
@@ -12,12 +13,6 @@ namespace bonfire::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-nn::StateDict optimizer_state(const optim::Optimizer& optimizer) {
-  nn::StateDict state;
-  for (const auto& [name, variable] : optimizer.state()) state.push_back({name, variable});
-  return state;
-}
 
 // The next number that no run in the folder has.
 fs::path new_run_folder(const fs::path& output) {
@@ -85,7 +80,7 @@ void Trainer::State::restore(const fs::path& checkpoint) {
         checkpoint.string(), state["optimizer"].get<std::string>(), config.optimizer,
         state["optimizer"].get<std::string>());
   nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
-  nn::load_state_dict(optimizer_state(*optimizer), optimizer_file(checkpoint));
+  optim::load_optimizer_state(*optimizer, optimizer_file(checkpoint));
   if (average && base::exists(average_file(checkpoint))) {
     average->model().load(average_file(checkpoint));
   } else if (average) {
@@ -108,7 +103,8 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
     if (auto saved = state.find("local_sgd"); local && saved != state.end())
       local->resume(saved->at("local"), saved->at("highest_rate"));
-    if (is_first_rank()) runtime::set_tuning_record(state.at("kernels").dump());
+    if (is_first_rank() && !runtime::set_tuning_record(state.at("kernels").dump()))
+      note("the checkpoint was saved by another build: kernels are chosen anew, so rounding differs from here on");
   } catch (const nlohmann::json::exception& error) {
     throw_error<DataError>("[train] {}: {}", source, error.what());
   }
@@ -129,7 +125,8 @@ void Trainer::State::begin_or_resume(const std::optional<fs::path>& checkpoint) 
 }
 
 CheckpointSource Trainer::State::checkpoint_source() const {
-  return {model->state_dict(), optimizer_state(*optimizer), average ? average->model().state_dict() : nn::StateDict{}};
+  return {model->state_dict(), optim::state_dict(*optimizer),
+          average ? average->model().state_dict() : nn::StateDict{}};
 }
 
 std::string Trainer::State::run_state() const {
@@ -149,7 +146,9 @@ std::string Trainer::State::run_state() const {
 }
 
 void Trainer::State::save() {
+  if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank()) return;
+  show_saving();
   CheckpointSource source = checkpoint_source();
   source.state = run_state();
   WeightsFile best;

@@ -185,7 +185,12 @@ class CpuQueue final : public Queue {
 
   double seconds_computing() override {
     std::lock_guard lock(mutex_);
-    return computing_;
+    return seconds_.computing;
+  }
+
+  double seconds_communicating() override {
+    std::lock_guard lock(mutex_);
+    return seconds_.communicating;
   }
 
   void run_now(const std::function<void(const Run&)>& body) override {
@@ -199,6 +204,10 @@ class CpuQueue final : public Queue {
   }
 
  private:
+  struct Seconds {
+    double computing = 0, communicating = 0;
+  };
+
   struct Job {
     Launch launch;
     std::shared_ptr<CpuCompletion> completion;
@@ -217,12 +226,12 @@ class CpuQueue final : public Queue {
         busy_ = true;
       }
       std::exception_ptr error;
-      double computing = 0;  // seconds
+      Seconds taken;
       try {
         if (job.body) {
           job.body(Run{{}, {}, nullptr, &threads_, nullptr});
         } else {
-          computing = run(job.launch);
+          taken = run(job.launch);
         }
       } catch (...) {
         error = std::current_exception();
@@ -232,7 +241,8 @@ class CpuQueue final : public Queue {
       {
         std::lock_guard lock(mutex_);
         busy_ = false;
-        computing_ += computing;
+        seconds_.computing += taken.computing;
+        seconds_.communicating += taken.communicating;
       }
       completion->finish(std::move(error));
       changed_.notify_all();
@@ -240,7 +250,7 @@ class CpuQueue final : public Queue {
   }
 
   // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
-  double run(Launch& launch) {
+  Seconds run(Launch& launch) {
     try {
       return run_program(launch);
     } catch (const std::exception& error) {
@@ -250,8 +260,7 @@ class CpuQueue final : public Queue {
     }
   }
 
-  // Returns the seconds that it has computed.
-  double run_program(Launch& launch) {
+  Seconds run_program(Launch& launch) {
     for (const auto& earlier : launch.after) earlier->wait();
     const Program& program = *launch.program;
     for (size_t i = 0; i < program.addresses.size(); ++i)
@@ -265,7 +274,7 @@ class CpuQueue final : public Queue {
     return run_steps(launch, times);
   }
 
-  double run_steps(const Launch& launch, StepTimes* times) {
+  Seconds run_steps(const Launch& launch, StepTimes* times) {
     const Program& program = *launch.program;
     const double begin = seconds_now(false);
     double waiting = 0;  // seconds, for collectives
@@ -295,7 +304,7 @@ class CpuQueue final : public Queue {
       first += count;
     }
     wait([&] { background_.wait_for_all(); });
-    return seconds_now(false) - begin - waiting;
+    return {.computing = seconds_now(false) - begin - waiting, .communicating = waiting};
   }
 
   // Address space only; less than wanted where the process may not have so much (ulimit -v, valgrind).
@@ -361,7 +370,7 @@ class CpuQueue final : public Queue {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool busy_ = false, stop_ = false;
-  double computing_ = 0;      // seconds
+  Seconds seconds_;           // of all launches
   void* reserved_ = nullptr;  // address space
   void* arena_ = nullptr;     // in it, at a multiple of kLargePage
   size_t arena_bytes_ = 0, reserved_bytes_ = 0;
