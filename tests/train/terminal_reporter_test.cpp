@@ -126,6 +126,9 @@ TEST(WhatToTryNext, FitsTheRun) {
   expect(next("resnet18", "photos", "images"), "bonfire predict runs/7 IMAGE");
   expect(next("bert_mini", "generated sentences", "sequences"),
          "bonfire train runs/7/config.yaml data=FOLDER, with text");
+  ::setenv("BONFIRE_CALLED_AS", "./bonfire", 1);
+  expect(next("resnet18", "photos", "images"), "./bonfire predict runs/7 IMAGE");
+  ::unsetenv("BONFIRE_CALLED_AS");
   expect(next("bert_mini", "books", "sequences"), "bonfire predict runs/7 \"a sentence with [MASK] in it\"");
 }
 

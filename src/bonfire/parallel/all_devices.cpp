@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "bonfire/base/program_name.h"
+
 namespace bonfire::fleet {
 
 namespace {
@@ -44,6 +46,8 @@ std::vector<std::string> command_words() {
   std::ifstream stream("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
   for (std::string word; std::getline(stream, word, '\0');) words.push_back(word);
+  if (!words.empty() && std::filesystem::path(words[0]).filename() == "bonfire" && base::program_name() != "bonfire")
+    words[0] = base::program_name();
   return words;
 }
 

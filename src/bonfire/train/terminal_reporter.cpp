@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "bonfire/base/program_name.h"
 #include "bonfire/train/number_text.h"
 #include "bonfire/train/progress_line.h"
 #include "bonfire/train/time_left.h"
@@ -73,8 +74,8 @@ class TerminalReporter final : public Reporter {
     stop_drawing();
     const RunBegins& began = facts_.run;
     if (run.interrupted) {
-      line(fmt::format("stopped after {}; saved. To go on: bonfire train {}/config.yaml resume={}",
-                       duration(run.seconds), began.folder.string(), began.folder.string()));
+      line(fmt::format("stopped after {}; saved. To go on: {} train {}/config.yaml resume={}", duration(run.seconds),
+                       base::program_name(), began.folder.string(), began.folder.string()));
       return;
     }
     line(fmt::format("{} after {}: best top-1 {}{} on {} {} it has not seen",
@@ -141,15 +142,15 @@ class TerminalReporter final : public Reporter {
 
 std::string what_to_try_next(const RunBegins& run) {
   bool is_text = run.unit == "sequences", is_built_in = run.data.starts_with("generated ");
-  std::string folder = run.folder.string();
+  std::string folder = run.folder.string(), program = base::program_name();
   if (is_text && is_built_in)
-    return fmt::format("bonfire train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", folder);
-  if (is_text) return fmt::format("bonfire predict {} \"a sentence with [MASK] in it\"", folder);
+    return fmt::format("{} train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", program, folder);
+  if (is_text) return fmt::format("{} predict {} \"a sentence with [MASK] in it\"", program, folder);
   if (run.model == "mnist_cnn" && is_built_in)
-    return "bonfire train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
+    return program + " train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
   if (is_built_in)
-    return fmt::format("bonfire train model={} data=FOLDER, with pictures of yours (docs/data.md)", run.model);
-  return fmt::format("bonfire predict {} IMAGE, to see what it takes a picture for", folder);
+    return fmt::format("{} train model={} data=FOLDER, with pictures of yours (docs/data.md)", program, run.model);
+  return fmt::format("{} predict {} IMAGE, to see what it takes a picture for", program, folder);
 }
 
 std::unique_ptr<Reporter> terminal_reporter() { return std::make_unique<TerminalReporter>(); }
