@@ -26,8 +26,9 @@ std::string plan_under(const DistributedStrategy& strategy) {
   return text;
 }
 
+// Then weights and inputs are cast.
 bool computes_in_bf16(const DistributedStrategy& strategy) {
-  return plan_under(strategy).find("bf16") != std::string::npos;
+  return plan_under(strategy).find("cast (") != std::string::npos;
 }
 
 size_t all_reduces(const DistributedStrategy& strategy) {

@@ -80,7 +80,7 @@ TEST_F(Joining, WhoWaitsInACallBeforeTheFirstStepSaysForWhom) {
                                                   "6", "if", "all", "leave", "NOW"},
                          variables_of(rank, 2, server->port()));
     expect_mentions(ranks.front().read_line("waited"),
-                    {"bonfire: rank 0 (", ") has waited 5 s for rank 1 (", "(all_gather)"});
+                    {"bonfire: rank 0 (", ") has waited 5 s for rank 1", "(all_gather)"});
     for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(), 0) << rank.output();
   }
 }

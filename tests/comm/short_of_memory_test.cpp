@@ -12,17 +12,14 @@ namespace {
 thread_local size_t most_at_once = SIZE_MAX;  // bytes that this thread can have by one `new`
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: the compiler would see memory of one kind freed as another.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   void* memory = bytes > most_at_once ? nullptr : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-// g++ does not see that these two are a pair with the one above.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-#pragma GCC diagnostic pop
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace bonfire::testing::short_of_memory_test {
 namespace {

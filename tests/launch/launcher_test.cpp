@@ -150,7 +150,7 @@ TEST(Launch, NothingIsLeftWhateverIsKilledWhenever) {
 // A shell that becomes the launcher leaves it its children.
 TEST(Launch, LeavesOtherChildrenOfItsProcessAlone) {
   Launched job({"--nproc_per_node", "2"}, {"spawn"}, {},
-               {"sh", "-c", "sleep 60 > /dev/null & echo other $!; exec \"$@\"", "sh"});
+               {"sh", "-c", "sleep 60 > /dev/null 2>&1 & echo other $!; exec \"$@\"", "sh"});
   const std::string line = job.read_line("other ");
   const int other = std::stoi(line.substr(line.find("other ") + 6));
   std::vector<int> processes = job.processes(2);

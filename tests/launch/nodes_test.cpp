@@ -84,7 +84,7 @@ TEST(LaunchNodes, CtrlCOnOneStopsAll) {
   one.read_line("met 2");
   one.signal(SIGINT);
   EXPECT_EQ(one.wait(), 130);
-  EXPECT_EQ(zero.wait(), 130);
+  EXPECT_EQ(zero.wait(), 130) << one.output();
   expect_mentions(zero.output(), {"node 1 (", ") was asked to stop"});
 }
 
