@@ -249,9 +249,11 @@ struct Pair {
 // A command that answers nothing ("true") counts as 0.
 Pair in_turn(const Settings& settings, const std::string& our_command, const std::string& their_command,
              const std::string& fast_command = "true") {
-  bench::Worker ours(our_command), theirs(their_command), fast(fast_command);
+  bench::Worker ours(our_command), theirs(their_command);
   std::vector<double> our_speeds, their_speeds, fast_speeds;
   double tuning = ours.ask("tuning");
+  bench::Worker fast(fast_command);  // it chooses its kernels when we have chosen ours
+  fast.ask("tuning");
   for (int round = 0; round < settings.rounds; ++round) {
     our_speeds.push_back(ours.ask(settings.seconds));
     their_speeds.push_back(theirs.ask(settings.seconds));
