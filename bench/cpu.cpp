@@ -2,14 +2,17 @@
 //
 //   bench_cpu [--peer-python PYTHON] [--json FILE] [--case TEXT,TEXT] [--batch N] [--dtype f32|bf16] [--threads 1,2]
 //             [--rounds N] [--seconds S] [--variants nchw,channels-last,nchw-compiled,channels-last-compiled]
+//             [--math exact,fast]
 //
 // A case is taken if its name holds one of the texts; --batch replaces the batch of each.
 // PyTorch's best variant counts, and for bf16 its best of either dtype. Each side runs in processes of its own, pinned
 // to as many cores as it may use threads, that sleep while the other has its turn. GFLOP/s are of the useful work (the
 // direct algorithm's); the peak is what the better of the two reaches in a product of 2048 x 2048 matrices. Memory is
-// the growth of peak RSS over five steps in a fresh process. Our kernels are chosen anew, with no record of earlier
+// the growth of peak RSS over five steps in a fresh process. `fast` is ours with strategy.fast_math: what the bound on
+// rounding errors costs (--math exact leaves it out). Our kernels are chosen anew, with no record of earlier
 // runs, and the seconds that takes are printed.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -174,6 +177,7 @@ struct Settings {
   std::string self, peer, json, dtype;
   std::vector<std::string> only;
   std::vector<std::string> threads = {"1", "2"};
+  std::vector<std::string> math = {"exact", "fast"};
   std::vector<std::string> variants = {"nchw", "channels-last", "nchw-compiled", "channels-last-compiled"};
   int rounds = 7;
   int batch = 0;              // 0: each case has its own
@@ -239,17 +243,23 @@ Variant fastest_variant(const Settings& settings, const std::string& threads, co
 struct Pair {
   double ours = 0, peer = 0;
   double tuning = 0;  // seconds
+  double fast = 0;    // ours with fast_math
 };
 
-Pair in_turn(const Settings& settings, const std::string& our_command, const std::string& their_command) {
+// A command that answers nothing ("true") counts as 0.
+Pair in_turn(const Settings& settings, const std::string& our_command, const std::string& their_command,
+             const std::string& fast_command = "true") {
   bench::Worker ours(our_command), theirs(their_command);
-  std::vector<double> our_speeds, their_speeds;
+  std::vector<double> our_speeds, their_speeds, fast_speeds;
   double tuning = ours.ask("tuning");
+  bench::Worker fast(fast_command);  // it chooses its kernels when we have chosen ours
+  fast.ask("tuning");
   for (int round = 0; round < settings.rounds; ++round) {
     our_speeds.push_back(ours.ask(settings.seconds));
     their_speeds.push_back(theirs.ask(settings.seconds));
+    fast_speeds.push_back(fast.ask(settings.seconds));
   }
-  return {median(our_speeds), median(their_speeds), tuning};
+  return {median(our_speeds), median(their_speeds), tuning, median(fast_speeds)};
 }
 
 // GFLOP/s of the better of the two in a large product.
@@ -283,12 +293,14 @@ nlohmann::json measure(const Settings& settings, const std::string& threads, con
     variant = fastest_variant(settings, threads, one, dtype);
     theirs = peer_command(settings, threads, one, variant);
   }
-  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", one, dtype), theirs);
+  const bool fast = std::find(settings.math.begin(), settings.math.end(), "fast") != settings.math.end();
+  Pair speeds = in_turn(settings, our_command(settings, threads, "--serve", one, dtype), theirs,
+                        fast ? our_command(settings, threads, "--serve-fast", one, dtype) : "true");
   Pair memory = memory_of(settings, threads, one, dtype);
   double gigaflops = speeds.ours * one.gigaflop;
   const std::string title = one.title + " batch " + std::to_string(one.batch);
-  std::printf("%-32s %s %-5s %10.2f %10.2f %7.2f %9.1f %6.0f%% %9.0f %9.0f %6.2f %6.1f  %s %s\n", title.c_str(),
-              threads.c_str(), dtype.c_str(), speeds.ours, speeds.peer, ratio_of(speeds), gigaflops,
+  std::printf("%-32s %s %-5s %10.2f %10.2f %10.2f %7.2f %9.1f %6.0f%% %9.0f %9.0f %6.2f %6.1f  %s %s\n", title.c_str(),
+              threads.c_str(), dtype.c_str(), speeds.ours, speeds.fast, speeds.peer, ratio_of(speeds), gigaflops,
               peak > 0 ? gigaflops / peak * 100 : 0, memory.ours / 1024, memory.peer / 1024, ratio_of(memory),
               speeds.tuning, variant.name.c_str(), variant.dtype.c_str());
   std::fflush(stdout);
@@ -296,6 +308,7 @@ nlohmann::json measure(const Settings& settings, const std::string& threads, con
           {"threads", std::stoi(threads)},
           {"dtype", dtype},
           {"ours", speeds.ours},
+          {"fast_math", speeds.fast},
           {"peer", speeds.peer},
           {"ratio", ratio_of(speeds)},
           {"gflops", gigaflops},
@@ -343,8 +356,8 @@ int run_all(const Settings& settings) {
   const std::vector<Case> chosen = chosen_cases(settings);
   FreshRecord record;
   nlohmann::json rows = nlohmann::json::array();
-  std::printf("%-32s %s %-5s %10s %10s %7s %9s %7s %9s %9s %6s %6s  %s\n", "training step, samples/s", "t", "dtype",
-              "ours", "PyTorch", "ratio", "GFLOP/s", "peak", "MiB ours", "PyTorch", "ratio", "tuning",
+  std::printf("%-32s %s %-5s %10s %10s %10s %7s %9s %7s %9s %9s %6s %6s  %s\n", "training step, samples/s", "t",
+              "dtype", "ours", "fast", "PyTorch", "ratio", "GFLOP/s", "peak", "MiB ours", "PyTorch", "ratio", "tuning",
               "PyTorch's best");
   for (const std::string& threads : settings.threads) {
     for (const char* dtype : {"f32", "bf16"}) {
@@ -366,8 +379,10 @@ int main(int argc, char** argv) {
   settings.self = argv[0];
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
-    if (arguments.size() == 4 && arguments[0] == "--serve")
+    if (arguments.size() == 4 && arguments[0].starts_with("--serve")) {
+      passes::current_options().fast_math = arguments[0] == "--serve-fast";
       return serve(arguments[1], arguments[2], std::stoll(arguments[3]));
+    }
     if (arguments.size() == 4 && arguments[0] == "--memory")
       return report_memory(arguments[1], arguments[2], std::stoll(arguments[3]));
     bench::read_flags("bench_cpu", arguments,
@@ -379,6 +394,7 @@ int main(int argc, char** argv) {
                        {"--threads", &settings.threads},
                        {"--rounds", &settings.rounds},
                        {"--seconds", &settings.seconds},
+                       {"--math", &settings.math},
                        {"--variants", &settings.variants}});
     if (!settings.dtype.empty()) bench::check_dtype("bench_cpu", settings.dtype);
     return run_all(settings);

@@ -23,6 +23,7 @@ namespace bonfire::cpu {
 
 enum class Activation : uint8_t { none, relu, gelu_tanh };
 enum class F32 : uint8_t { split, whole };  // as parts of bf16 where there are instructions for it, or as it is
+inline constexpr double kSplitError = 2;    // Candidate::error of such products
 
 // How an operand is packed.
 struct PanelLayout {

@@ -137,6 +137,7 @@ class LogitsInBlocks {
   }
 
   int64_t chunk() const { return chunk_; }  // rows
+  bool is_split() const { return std::is_same_v<T, float> && split_kernel() != nullptr && f32_ == F32::split; }
   size_t workspace_bytes() const { return Memory(*this, nullptr).bytes + static_cast<size_t>(slots_) * slot_bytes(); }
 
   void operator()(const Run& run) const {
@@ -433,6 +434,7 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
     auto offer = [&](const char* name, const LogitsInBlocks<T>& way) {
       list.push_back(make_candidate(request, name, way));
       list.back().workspace_bytes = way.workspace_bytes();
+      if (way.is_split()) list.back().error = kSplitError;
     };
     const LogitsInBlocks<T> large(loss, kLargeChunk), small(loss, kSmallChunk);
     offer("large_chunks", large);

@@ -142,6 +142,7 @@ std::vector<Candidate> layer_candidates(const KernelRequest& request, const Make
     list.push_back(make_candidate(request, name, layer));
     list.back().workspace_bytes = layer.workspace_bytes();
     list.back().in_place = {{output, input}};
+    if (f32 == F32::split) list.back().error = kSplitError;
   };
   if (std::is_same_v<T, float> && split_kernel() != nullptr) offer("split", F32::split);
   offer("plain", F32::whole);

@@ -128,6 +128,7 @@ Candidate make_matmul(const KernelRequest& request, std::string name, const Matm
     if (job.activation >= 0) activate(job, run.output<T>(), *run.threads);
   });
   candidate.workspace_bytes = job.workspace_bytes;
+  if (is_split(job.gemm)) candidate.error = kSplitError;
   return candidate;
 }
 

@@ -1,5 +1,6 @@
 // Convolution and its two gradients through cuDNN. Reduced precision runs channels-last, where the tensor cores are;
 // f32 keeps the layout in which its images arrive.
+#include <algorithm>
 #include <map>
 
 #include "bonfire/backend/cuda/candidate.h"
@@ -177,6 +178,7 @@ Candidate candidate_of(const KernelRequest& request, const std::shared_ptr<Cudnn
   const GraphNode& node = request.node;
   Candidate candidate = row_major_candidate(request, plan->name + (layout == channels_last() ? ":nhwc" : ":nchw"));
   candidate.workspace_bytes = plan->workspace_bytes;
+  candidate.keeps_zeros = plan->keeps_zeros;
   bool has_bias = node.attributes.has("has_bias") && node.attributes.flag("has_bias");
   for (size_t i = 0; i < node.inputs.size(); ++i)
     if (i != 2 || !has_bias)
@@ -206,7 +208,7 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   for (const Layout& layout : layouts_for(request)) {
     for (const auto& plan : plans_for(what, direction, layout))
       list.push_back(candidate_of(request, plan, direction, layout));
-    if (!list.empty()) break;
+    if (std::any_of(list.begin(), list.end(), [](const Candidate& one) { return one.keeps_zeros; })) break;
   }
   return list;
 }

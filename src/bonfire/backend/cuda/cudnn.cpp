@@ -130,6 +130,7 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, lock.handle())
       .set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
   std::vector<CudnnPlan> plans;
+  size_t kept = 0;  // plans that keep zeros
   if (!graph.try_finalize()) return plans;
   for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -143,6 +144,10 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
       auto noted = [&](cudnnBackendNumericalNote_t note) {
         return std::find(notes.begin(), notes.end(), note) != notes.end();
       };
+      const bool transforms = noted(CUDNN_NUMERICAL_NOTE_FFT) || noted(CUDNN_NUMERICAL_NOTE_WINOGRAD) ||
+                              noted(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4) ||
+                              noted(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6) ||
+                              noted(CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13);
       if (noted(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) continue;
       if (exact && (noted(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) || noted(CUDNN_NUMERICAL_NOTE_TENSOR_CORE)))
         continue;
@@ -154,9 +159,10 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
       if (workspace > kMostWorkspace) continue;
       // The same engine may come with several settings: the place in the list tells them apart.
       int64_t engine = engines[0].get_integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      plans.push_back(
-          {fmt::format("cudnn {} engine {}", plans.size(), engine), std::move(plan), static_cast<size_t>(workspace)});
-      if (plans.size() == most) return plans;
+      plans.push_back({fmt::format("cudnn {} engine {}", plans.size(), engine), std::move(plan),
+                       static_cast<size_t>(workspace), !transforms});
+      kept += transforms ? 0 : 1;
+      if (kept == most) return plans;
     }
   }
   return plans;

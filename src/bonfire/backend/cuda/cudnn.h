@@ -69,12 +69,14 @@ struct CudnnPlan {
   std::string name;  // "cudnn 0 engine 38"
   CudnnDescriptor plan;
   size_t workspace_bytes = 0;
+  bool keeps_zeros = true;  // as Candidate::keeps_zeros: false for Winograd's algorithm and Fourier transforms
 
   // Addresses of tensors 1, 2, 3, … as their uids were given.
   void run(std::span<void* const> tensors, void* workspace, cudaStream_t stream) const;
 };
 
-// At most `most` plans for the operation, the one that cuDNN expects to be the fastest first. Engines whose results
+// At most `most` plans that keep zeros, and others, for the operation, the one that cuDNN expects to be the fastest
+// first. Engines whose results
 // vary from run to run are left out; so are those that round f32 inputs, when `exact`.
 std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact, size_t most);
 
