@@ -117,6 +117,11 @@ std::string out_of_memory() {
       static_cast<double>(base::memory_bytes()) / 1e9);
 }
 
+std::string no_command(const Asked& asked) {
+  return fmt::format("there is no command '{}'; the nearest is '{}' (see {} --help)", asked.other,
+                     base::nearest(asked.other, command_names(*asked.command)), asked.path);
+}
+
 // What to say of arguments that are not understood.
 std::string explain(const CLI::App& program, const CLI::ParseError& error, const std::vector<std::string>& words) {
   Asked asked = read(program, words);
@@ -124,9 +129,7 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error, const
   std::string help = fmt::format("see {} --help", asked.path);
   if (!commands.empty() && asked.other.empty())
     return fmt::format("what shall be done? {} ({})", fmt::join(commands, ", "), help);
-  if (!commands.empty() && !asked.other.starts_with("-"))
-    return fmt::format("there is no command '{}'; the nearest is '{}' ({})", asked.other,
-                       base::nearest(asked.other, commands), help);
+  if (!commands.empty() && !asked.other.starts_with("-")) return no_command(asked);
   for (std::string word : words) {
     word = word.substr(0, word.find('='));
     bool known = std::find(options.begin(), options.end(), word) != options.end();
@@ -206,6 +209,12 @@ int run_program(int argc, char** argv, const std::string& summary, const std::st
   program.set_version_flag("--version,-V", "bonfire " BONFIRE_VERSION, "Print the version and exit");
   const std::vector<std::string> words = arguments_of(argc, argv);
   for (auto* add : commands) add(Command(program, exit_code));
+  Asked asked = read(program, words);
+  if (argc > 1 && argv[1] == std::string_view("help") && asked.other != "--help" &&
+      !commands_of(*asked.command).empty()) {
+    failed(no_command(asked));
+    return kAskedWrongly;
+  }
   try {
     program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // it takes them off the end
   } catch (const CLI::Success& help) {

@@ -161,6 +161,8 @@ const std::vector<Row>& rows() {
   const Words pictures{"data=@split", "model=lenet", "image_size=28", "batch_size=8"},
       text{"data=@text", "model=bert_mini", "batch_size=2", "steps=1", "optimizer=sgd"},
       bn{"model=resnet18_small", "image_size=16", "batch_size=2", "steps=1"}, local{"strategy.use_local_sgd=true"};
+  Words short_text = text;
+  short_text.emplace_back("seq_length=8");
   static const std::vector<Row> all = {
       {"model", G::data, {}, "model=mlp", "model=lenet"},
       {"num_classes", G::data, {}, "num_classes=auto", "num_classes=12"},
@@ -192,7 +194,7 @@ const std::vector<Row>& rows() {
       {"mean", G::images, {}, "mean=auto", "mean=[0.5]"},
       {"deviation", G::images, {}, "deviation=auto", "deviation=[0.5]"},
       {"seq_length", G::text, text, "seq_length=8", "seq_length=12"},
-      {"lower_case", G::text, text, "lower_case=true", "lower_case=false"},
+      {"lower_case", G::text, short_text, "lower_case=true", "lower_case=false"},
       {"epochs", G::optimizer, {}, "epochs=1", "epochs=2"},
       {"steps", G::optimizer, {}, "steps=off", "steps=2"},
       {"optimizer", G::optimizer, {}, "optimizer=sgd", "optimizer=adam"},
@@ -282,18 +284,30 @@ constexpr Elsewhere kElsewhere[] = {
 // Page-locked memory is for GPUs, to which batches do not go through it as yet: the reference says so.
 constexpr const char* kWithoutEffect = "pin_memory";
 
+// "a=1 b=[2, 3]": two settings.
+Words words_of(const std::string& settings) {
+  Words words;
+  bool inside = false, gap = true;
+  for (char c : settings) {
+    inside = c == '[' || (inside && c != ']');
+    if (c == ' ' && !inside) {
+      gap = true;
+      continue;
+    }
+    if (gap) words.emplace_back();
+    gap = false;
+    words.back() += c;
+  }
+  return words;
+}
+
 std::string seen(const Row& row, const std::string& values) {
   ScratchFolder folder;
   Words settings{"data=@digits", "model=mlp",     "limit=96",       "batch_size=32", "epochs=1",
                  "log_freq=1",   "num_workers=1", "output=@output", "lr=0.01"};
-  if (row.group != Group::ranks) settings.emplace_back("place=cpu:0");
+  settings.emplace_back(row.group == Group::ranks ? "batch_size=8" : "place=cpu:0");
   settings.insert(settings.end(), row.both.begin(), row.both.end());
-  std::stringstream stream(values);
-  if (values.find('[') != std::string::npos) {
-    settings.push_back(values);
-  } else {
-    for (std::string one; stream >> one;) settings.push_back(one);
-  }
+  for (const std::string& one : words_of(values)) settings.push_back(one);
   fs::create_directory(folder / "out");
   for (std::string& setting : settings) {
     size_t at = setting.find('@');
