@@ -109,8 +109,8 @@ double speed(const Settings& settings, const Words& strategy) {
   words.insert(words.end(), strategy.begin(), strategy.end());
   const std::string never = "1000000000";
   for (const std::string& more :
-       {"output=" + folder.path().string(), "log_freq=" + std::to_string(settings.steps), "steps=" + never,
-        "eval_freq=" + never, "save_freq=" + never, "early_stop=off", "resume="})
+       Words{"output=" + folder.path().string(), "log_freq=" + std::to_string(settings.steps), "steps=" + never,
+             "eval_freq=" + never, "save_freq=" + never, "early_stop=off", "resume="})
     words.push_back(more);
   const std::filesystem::path self = launch::own_program();
   std::string command;

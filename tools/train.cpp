@@ -85,21 +85,15 @@ int train(train::Config config, const std::string& trace) {
   return trainer.run().interrupted ? 130 : 0;
 }
 
-// Another rank is to blame.
-int end_as_victim(const Error& error) {
-  std::fprintf(stderr, "bonfire: %s\n", error.what());
-  return launch::kLostPeer;
-}
-
 int train_as_rank(train::Config config, const std::string& trace) try {
   fleet::init({.backend = config.backend, .collective_timeout = config.collective_timeout});
   int code = train(std::move(config), trace);
   fleet::leave();
   return code;
-} catch (const CommError& error) {
-  return end_as_victim(error);
-} catch (const TimeoutError& error) {
-  return end_as_victim(error);
+} catch (const std::exception& error) {
+  if (launch::exit_status_of(error) != launch::kLostPeer) throw;
+  std::fprintf(stderr, "bonfire: %s\n", error.what());  // another rank is to blame
+  return launch::kLostPeer;
 }
 
 bool begins_with_file(const std::vector<std::string>& settings) {

@@ -229,6 +229,63 @@ TEST_P(WinogradTest, Bf16GivesWhatF32GivesRounded) {
   }
 }
 
+// What a ReLU and a max pooling leave: most numbers are zero, and some channels have next to none.
+void thin_out(Floats& numbers, int64_t channels, uint64_t stream) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const int64_t channel = static_cast<int64_t>(i) % channels;
+    const float density = channel % 4 == 0 ? 0.005F : channel % 4 == 1 ? 0.05F : 0.5F;
+    if (uniform_at(9, stream, i) >= density) numbers[i] = 0;
+  }
+}
+
+// Adam makes a full step of a gradient that is noise: where direct sums give zero there must be none.
+TEST_P(WinogradTest, KeepsEveryZeroOfTheGradientByTheWeight) {
+  for (const Convolution& c : {layer(17, 24, 3, 3, 20, 1), layer(3, 33, 13, 10, 17, 1), layer(5, 20, 12, 12, 20, 0, 5),
+                               layer(2, 9, 8, 7, 12, 2, 5), layer(1, 8, 5, 5, 8, 3), layer(40, 12, 6, 6, 12, 0)}) {
+    Operands operands(c);
+    thin_out(operands.x, c.in_channels, 1);
+    thin_out(operands.dy, c.out_channels, 2);
+    const Expected expected(c, operands);
+    for (int tile : tiles_of(c))
+      for (int threads : {1, 2}) {
+        const Floats found = run(c, tile, operands, threads).dweight;
+        int64_t zeros = 0, lost = 0, invented = 0;
+        for (size_t i = 0; i < found.size(); ++i) {
+          zeros += expected.dweight[i] == 0 ? 1 : 0;
+          lost += expected.dweight[i] == 0 && found[i] != 0 ? 1 : 0;
+          invented += expected.dweight[i] != 0 && found[i] == 0 ? 1 : 0;
+        }
+        EXPECT_GT(zeros, 0);
+        EXPECT_EQ(lost, 0) << "of " << zeros << " zeros, F(" << tile << ", " << c.kernel_height << ")";
+        EXPECT_EQ(invented, 0);
+      }
+  }
+}
+
+// Where nothing is seen there is nothing but the bias, in the gradient by the input too.
+TEST_P(WinogradTest, ResultsThatSeeOnlyZerosAreZero) {
+  for (const Convolution& c : {layer(2, 24, 11, 9, 20, 1), layer(2, 12, 12, 12, 20, 0, 5), layer(1, 8, 5, 5, 8, 3)}) {
+    Operands operands(c);
+    auto clear_pixels = [](Floats& numbers, int64_t channels) {
+      for (size_t i = 0; i < numbers.size(); ++i)
+        if (uniform_at(9, 3, i / static_cast<size_t>(channels)) < 0.95F) numbers[i] = 0;
+    };
+    clear_pixels(operands.x, c.in_channels);
+    clear_pixels(operands.dy, c.out_channels);
+    const Expected expected(c, operands);
+    for (int tile : tiles_of(c)) {
+      const Passes found = run(c, tile, operands, 2);
+      int64_t zeros = 0;
+      for (size_t i = 0; i < found.y.size(); ++i) {
+        EXPECT_EQ(found.y[i] == 0, expected.y[i] == 0) << "y " << i;
+        zeros += expected.y[i] == 0 ? 1 : 0;
+      }
+      for (size_t i = 0; i < found.dx.size(); ++i) EXPECT_EQ(found.dx[i] == 0, expected.dx[i] == 0) << "dx " << i;
+      EXPECT_GT(zeros, 0);
+    }
+  }
+}
+
 TEST_P(WinogradTest, SameBitsForAnyNumberOfThreads) {
   const Convolution c = layer(7, 24, 15, 14, 40, 1);
   const Operands operands(c);

@@ -89,7 +89,7 @@ struct Found {
 std::vector<Found> run_candidates(const GraphNode& node, std::vector<Bytes> inputs = {}) {
   while (inputs.size() < node.inputs.size())
     inputs.push_back(random_bytes(node.inputs[inputs.size()].spec(), inputs.size()));
-  const std::vector<Candidate> candidates = candidates_for({node, std::vector<Layout>(node.inputs.size())});
+  const std::vector<Candidate> candidates = candidates_for({node, std::vector<Layout>(node.inputs.size()), true});
   EXPECT_GE(candidates.size(), 2U) << node.op->name;
   ThreadPool threads(cpu::cpu_threads());
   std::vector<Found> found;

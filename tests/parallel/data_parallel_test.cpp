@@ -405,9 +405,37 @@ TEST(DataParallel, WhatIsNotBuiltIsRefused) {
   nn::Linear model({.in = 2, .out = 2});
   optim::SGD plain(model.parameters(), {.lr = 0.1});
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_recompute = true}), ConfigError,
-               "use_recompute is not built yet");
+               "use_recompute is not available yet");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.accumulate_steps = 2}), ConfigError, "not built yet");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.amp_dtype = "f16"}), ConfigError,
+               "amp_dtype has no effect without use_amp");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_amp = true, .loss_scaling = 8}), ConfigError,
+               "loss_scaling has no effect without use_amp and amp_dtype f16");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.recompute_segments = {{"fc"}}}), ConfigError,
+               "recompute_segments has no effect without use_recompute");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.local_sgd_steps = 8}), ConfigError,
+               "local_sgd_steps has no effect without use_local_sgd");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 0}), ConfigError,
                "expected more than 0");
+  fleet::leave();
+}
+
+TEST(DataParallel, VariablesOfTheEnvironmentWinOverTheProgram) {
+  fleet::join(nullptr);
+  nn::Linear model({.in = 2, .out = 2});
+  optim::SGD plain(model.parameters(), {.lr = 0.1});
+  const passes::Options& options = passes::current_options();
+  fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 1, .fuse_parameter_groups_size = 9});
+  EXPECT_EQ(options.all_reduce_bytes, 1 << 20);
+  EXPECT_EQ(options.all_reduce_layers, 9);
+  ::setenv("FLAGS_fuse_parameter_memory_size", "16", 1);
+  ::setenv("FLAGS_fuse_parameter_groups_size", "3", 1);
+  fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 1, .fuse_parameter_groups_size = 9});
+  EXPECT_EQ(options.all_reduce_bytes, 16 << 20);
+  EXPECT_EQ(options.all_reduce_layers, 3);
+  ::unsetenv("FLAGS_fuse_parameter_memory_size");
+  ::unsetenv("FLAGS_fuse_parameter_groups_size");
+  fleet::distributed_optimizer(plain);
   fleet::leave();
 }
 

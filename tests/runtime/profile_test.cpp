@@ -33,7 +33,7 @@ TEST(Profile, NotesEveryNodeOncePerLaunchAndOnlyWhileAsked) {
     EXPECT_EQ(time.note->bytes, 4.0 * (8 * 16 + 16 * 4 + 8 * 4));
   }
   EXPECT_TRUE(product);
-  EXPECT_NE(print_profile(*plan).find("matmul (gemm)"), std::string::npos);
+  EXPECT_NE(print_profile(*plan).find("1x  matmul (gemm)"), std::string::npos);  // with its rounding error
   stop_profile(*plan);
   step();
   EXPECT_TRUE(profile_of(*plan).empty());

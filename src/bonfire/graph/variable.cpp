@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/graph/variable_copies.h"
 
 namespace bonfire {
@@ -80,16 +81,25 @@ Variable::Variable(const TensorSpec& spec, std::string name) : state_(base::make
   state_->name = std::move(name);
 }
 
+void Variable::fail_undefined(const char* call) {
+  throw_error<GraphError>(
+      "[{}] the variable is undefined{}: it was never made (a layer without a bias has an undefined one); ask "
+      "defined() first",
+      call, in_current_module());
+}
+
 Tensor Variable::value() const {
-  if (!defined()) throw_error<GraphError>("[variable] the variable is undefined");
   if (const Variable* copy = copy_here(*this)) return copy->value();
-  if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
+  if (!known("value").failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
   return Tensor(Trace::current().read(*this));
 }
 
 void Variable::assign(const Tensor& value) const {
   if (const Variable* copy = copy_here(*this)) return copy->assign(value);
+  known("assign");
+  if (!value.defined())
+    throw_error<GraphError>("[assign] the value for variable {} is an undefined tensor{}", name(), in_current_module());
   if (!(value.spec() == spec()))
     throw_error<ShapeError>("[assign] variable {} is {}, the value is {}", name(), to_string(spec()),
                             to_string(value.spec()));
@@ -99,7 +109,7 @@ void Variable::assign(const Tensor& value) const {
 
 void Variable::load(std::span<const std::byte> row_major) const {
   if (const Variable* copy = copy_here(*this)) return copy->load(row_major);
-  if (row_major.size() != spec().bytes())
+  if (row_major.size() != known("load").spec.bytes())
     throw_error<ShapeError>("[load] variable {} is {} ({} bytes), {} bytes were given", name(), to_string(spec()),
                             spec().bytes(), row_major.size());
   settle(*state_);
@@ -115,7 +125,9 @@ void Variable::load(std::span<const std::byte> row_major) const {
 
 Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
   if (const Variable* copy = copy_here(*this)) return copy->save_as_it_lies(target);
-  BONFIRE_CHECK(target.size() == spec().bytes());
+  if (size_t bytes = known("save_as_it_lies").spec.bytes(); target.size() != bytes)
+    throw_error<ShapeError>("[save_as_it_lies] the target has {} bytes, variable {} has {}", target.size(), name(),
+                            bytes);
   settle(*state_);
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
@@ -124,35 +136,35 @@ Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
 }
 
 std::vector<std::byte> Variable::save() const {
-  std::vector<std::byte> raw(spec().bytes()), row_major(spec().bytes());
+  std::vector<std::byte> raw(known("save").spec.bytes()), row_major(raw.size());
   Layout layout = save_as_it_lies(raw);
   convert_layout(raw.data(), layout, row_major.data(), {}, shape(), dtype());
   return row_major;
 }
 
 void Variable::move_to(Device target) const {
-  if (target == device()) return;
+  if (target == known("move_to").spec.device) return;
   require_device(target);
   std::vector<std::byte> bytes = save();
   keep_for_holders(*state_);
   state_->spec.device = target;
   state_->layout = {};
   state_->layout_fixed = false;
-  state_->gradient = nullptr;
   state_->gradient_is_clear = true;
   state_->buffer = {std::make_shared<Storage>(target, bytes.size())};
   load(bytes);
+  if (state_->gradient) Variable(state_->gradient).move_to(target);
 }
 
 Tensor Variable::grad() const {
   if (const Variable* copy = copy_here(*this)) return copy->grad();
-  if (!state_->gradient || state_->gradient_is_clear) return {};
+  if (known("grad").gradient_is_clear || !state_->gradient) return {};
   return Variable(state_->gradient).value();
 }
 
 Variable Variable::grad_variable() const {
   if (const Variable* copy = copy_here(*this)) return copy->grad_variable();
-  if (!state_->gradient) {
+  if (!known("grad_variable").gradient) {
     Variable gradient(spec(), name().empty() ? std::string() : name() + ".grad");
     state_->gradient = gradient.pointer();
   }
@@ -161,11 +173,11 @@ Variable Variable::grad_variable() const {
 
 void Variable::clear_grad() const {
   if (const Variable* copy = copy_here(*this)) return copy->clear_grad();
-  state_->gradient_is_clear = true;
+  known("clear_grad").gradient_is_clear = true;
 }
 
 void Variable::keep_version_for_holders() const {
-  if (state_->leaf != nullptr && state_->leaf->outputs[0].handles.load() > 0) keep_for_holders(*state_);
+  if (state_->leaf != nullptr && state_->leaf->wanted()) keep_for_holders(*state_);
 }
 
 void Variable::rebase(Buffer buffer) const {

@@ -20,6 +20,17 @@ KernelRegistry& kernel_registry() {
   return registry;
 }
 
+void drop_inexact(const GraphNode& node, std::vector<Candidate>& candidates) {
+  const std::string first = candidates[0].name;
+  std::erase_if(candidates,
+                [](const Candidate& candidate) { return candidate.error > kMostError || !candidate.keeps_zeros; });
+  if (candidates.empty())
+    throw_error<DeviceError>(
+        "[{}] every kernel on {} ({}, ...) has more than {} times a plain kernel's rounding error; strategy.fast_math: "
+        "true (passes::Options::fast_math) lets them be used{}{}",
+        node.name(), to_string(node.device()), first, kMostError, node.path.empty() ? "" : ", in module ", node.path);
+}
+
 }  // namespace
 
 bool register_kernel(std::string op, DeviceType type, CandidateList list) {
@@ -51,6 +62,7 @@ std::vector<Candidate> candidates_for(const KernelRequest& request) {
                              to_string(device), inputs, request.node.path.empty() ? "" : " in module ",
                              request.node.path);
   }
+  if (!request.fast_math) drop_inexact(request.node, all);
   return forced_among(request.node.name(), std::move(all));
 }
 

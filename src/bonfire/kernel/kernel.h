@@ -52,12 +52,23 @@ struct Candidate {
   size_t workspace_bytes = 0;
   // Outputs that may be written over an input whose last use this is: (output, input), of equal bytes.
   std::vector<std::pair<int, int>> in_place = {};
+  // Its rounding error (root mean square, against f64), as a multiple of the plain kernel's: at most this on numbers of
+  // training, by `bonfire bench exactness`.
+  double error = 1;
+  // Whether a result whose products are all zero is zero. Others may turn it into noise, which optimizers that divide
+  // gradients by their size (Adam) make large.
+  bool keeps_zeros = true;
   std::function<std::unique_ptr<Kernel>()> build = {};
 };
+
+// A candidate with a larger error, or that does not keep zeros, is offered only where speed matters more
+// (KernelRequest::fast_math).
+inline constexpr double kMostError = 16;
 
 struct KernelRequest {
   const GraphNode& node;
   std::span<const Layout> arriving;  // how each input lies already: a candidate that takes it so needs no reorder
+  bool fast_math = false;            // candidates beyond that are wanted too
 };
 
 using CandidateList = std::function<std::vector<Candidate>(const KernelRequest&)>;
@@ -69,7 +80,7 @@ bool register_kernel(std::string op, DeviceType type, CandidateList list);
 // Registered under this name, a list serves every op with Trait::elementwise that has no list of its own.
 inline constexpr std::string_view kAnyElementwise = "(elementwise)";
 
-// All candidates for the node on its device. DeviceError naming op and device when there is none.
+// All candidates for the node on its device that are exact enough. DeviceError naming op and device when there is none.
 std::vector<Candidate> candidates_for(const KernelRequest& request);
 
 // One candidate with everything row-major, and `body(const Run&)` as its kernel.

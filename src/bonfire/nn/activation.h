@@ -2,6 +2,7 @@
 // Activations and other layers without parameters, as modules, to stand in a Sequential. Elsewhere call the op.
 
 #include "bonfire/nn/module.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 
 namespace bonfire::nn {
@@ -38,7 +39,11 @@ struct SiLU : Activation {
   SiLU() : Activation("SiLU", silu) {}
 };
 struct Identity : Activation {
-  Identity() : Activation("Identity", [](const Tensor& x) { return x; }) {}
+  Identity()
+      : Activation("Identity", [](const Tensor& x) {
+          require_defined("identity", {{"x", x}});
+          return x;
+        }) {}
 };
 
 // Only in training mode.

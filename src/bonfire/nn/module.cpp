@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/step_state.h"
 #include "bonfire/graph/variable_copies.h"
 
 namespace bonfire::nn {
@@ -12,7 +13,7 @@ namespace bonfire::nn {
 struct Module::State {
   std::string kind;
   std::string details;
-  bool training = true;
+  StepState<bool> training{true};
   bool shows_equal_children_once = false;
   std::vector<std::pair<std::string, Parameter>> parameters;
   StateDict buffers;
@@ -134,6 +135,9 @@ void Module::check_name(const std::string& name) const {
 
 Parameter Module::register_parameter(const std::string& name, Parameter parameter) {
   check_name(name);
+  if (!parameter.defined())
+    throw_error<ConfigError>("[module] parameter '{}' of {} is undefined; make it before it is registered", name,
+                             state_->kind);
   if (parameter.name().empty()) parameter.state().name = name;
   state_->parameters.emplace_back(name, parameter);
   return parameter;
@@ -141,6 +145,9 @@ Parameter Module::register_parameter(const std::string& name, Parameter paramete
 
 Variable Module::register_buffer(const std::string& name, Variable buffer) {
   check_name(name);
+  if (!buffer.defined())
+    throw_error<ConfigError>("[module] buffer '{}' of {} is undefined; make it before it is registered", name,
+                             state_->kind);
   if (buffer.name().empty()) buffer.state().name = name;
   state_->buffers.push_back({name, buffer});
   return buffer;

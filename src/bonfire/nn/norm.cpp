@@ -2,11 +2,14 @@
 
 #include <fmt/ranges.h>
 
+#include "bonfire/base/error.h"
 #include "bonfire/nn/init.h"
 #include "bonfire/nn/python_text.h"
+#include "bonfire/nn/sizes.h"
 #include "bonfire/ops/batch_norm.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/layer_norm.h"
+#include "bonfire/passes/pass.h"
 
 namespace bonfire::nn {
 
@@ -25,6 +28,7 @@ Tensor value_or_undefined(const Variable& variable) { return variable.defined() 
 }  // namespace
 
 BatchNorm::BatchNorm(const std::string& kind, const Options& options) : Callable(kind), options_(options) {
+  require_sizes(kind.c_str(), {{"channels", options.channels}});
   Shape shape{options.channels};
   if (options.affine) {
     weight = register_parameter("weight", Parameter(ones_variable(shape)));
@@ -43,10 +47,17 @@ Tensor BatchNorm::forward(const Tensor& x) const {
     num_batches_tracked.assign(num_batches_tracked + 1);
   }
   return batch_norm(x, value_or_undefined(weight), value_or_undefined(bias), running_mean, running_var,
-                    {.training = training(), .momentum = options_.momentum, .eps = options_.eps});
+                    {.training = training(),
+                     .momentum = options_.momentum,
+                     .eps = options_.eps,
+                     .over_ranks = passes::current_options().sync_batch_norm >= 0});
 }
 
 LayerNorm::LayerNorm(const Options& options) : Callable("LayerNorm"), options_(options) {
+  if (options.shape.rank() == 0)
+    throw_error<ConfigError>(
+        "[LayerNorm] shape is empty, expected the extents of the last axes: nn::LayerNorm({{.shape = {{512}}}})");
+  for (int64_t extent : options.shape) require_sizes("LayerNorm", {{"shape", extent}});
   if (options.affine) {
     weight = register_parameter("weight", Parameter(ones_variable(options.shape)));
     bias = register_parameter("bias", Parameter(zeros_variable(options.shape)));

@@ -12,6 +12,7 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/comm/local/local_group.h"
+#include "bonfire/comm/lost_peer.h"
 #include "bonfire/data/sampler.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/variable_copies.h"
@@ -49,26 +50,10 @@ void check_devices(const std::vector<Device>& devices) {
 bool is_of_another_device(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const CommError&) {
-    return true;
-  } catch (const std::exception& outer) {
-    try {
-      std::rethrow_if_nested(outer);
-    } catch (const CommError&) {
-      return true;
-    } catch (...) {
-    }
-  }
-  return false;
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    return known.what();
+    return comm::is_lost_peer(known);
   } catch (...) {
-    return "something that is no std::exception was thrown";
+    return false;
   }
 }
 
@@ -267,8 +252,8 @@ struct DeviceThreads::State {
         (*own)(place);
       } catch (...) {
         errors[place] = std::current_exception();
-        Trace::current().clear();                   // half a step
-        tell_step_failure(text_of(errors[place]));  // the others may be waiting for this device
+        Trace::current().clear();                           // half a step
+        tell_step_failure(comm::reason_of(errors[place]));  // the others may be waiting for this device
       }
       std::lock_guard lock(mutex);
       if (--working == 0) changed.notify_all();
@@ -342,7 +327,7 @@ void DeviceThreads::run(const std::function<void(size_t)>& body) {
   for (const std::exception_ptr& error : errors)
     if (error && (!first || (is_of_another_device(first) && !is_of_another_device(error)))) first = error;
   if (!first) return;
-  state_->failure = text_of(first);
+  state_->failure = comm::reason_of(first);
   std::rethrow_exception(first);
 }
 

@@ -7,7 +7,6 @@
 #include "bonfire/passes/common_subexpressions.h"
 #include "bonfire/passes/dead_code.h"
 #include "bonfire/passes/fold_constants.h"
-#include "bonfire/passes/fuse_add_act.h"
 #include "bonfire/passes/fuse_bias_act.h"
 #include "bonfire/passes/fuse_bn_act.h"
 #include "bonfire/passes/fuse_cast_sum.h"
@@ -25,7 +24,8 @@ void Options::mix_into(base::Hash128& hash) const {
   hash.mix(static_cast<uint64_t>(use_amp) | (static_cast<uint64_t>(amp_dtype) << 8) |
            (static_cast<uint64_t>(fuse_bn_act_ops) << 1) | (static_cast<uint64_t>(fuse_elewise_add_act_ops) << 2) |
            (static_cast<uint64_t>(fuse_elementwise) << 3) | (static_cast<uint64_t>(rebuild_cheap_values) << 4) |
-           (static_cast<uint64_t>(fuse_all_reduce_ops) << 5) | (static_cast<uint64_t>(stand_ins) << 6));
+           (static_cast<uint64_t>(fuse_all_reduce_ops) << 5) | (static_cast<uint64_t>(stand_ins) << 6) |
+           (static_cast<uint64_t>(fast_math) << 7));
   hash.mix(static_cast<uint64_t>(all_reduce_bytes));
   hash.mix(static_cast<uint64_t>(all_reduce_layers));
   hash.mix(static_cast<uint64_t>(communicators));
@@ -53,7 +53,6 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(fuse_bias_act());
     list.push_back(fuse_bn_act());
     list.push_back(dead_code());
-    list.push_back(fuse_add_act());
     list.push_back(fuse_elementwise());
     list.push_back(rebuild_cheap_values());
     list.push_back(dead_code());

@@ -42,7 +42,8 @@ bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, c
 
 using NodeLayouts = std::unordered_map<const GraphNode*, Layout>;
 
-// Nodes without images, or without a choice, are not in the result.
-NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters);
+// Nodes without images, or without a choice, are not in the result. fast_math: as in KernelRequest.
+NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters,
+                                 bool fast_math);
 
 }  // namespace bonfire::runtime

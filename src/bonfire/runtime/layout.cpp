@@ -13,16 +13,18 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(Graph& graph, std::span<const LeafLayout> leaves)
+  Chooser(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math)
       : graph_(graph),
+        fast_math_(fast_math),
         uses_(graph),
         parameters_(graph, uses_),
-        image_layouts_(choose_image_layouts(graph, uses_, parameters_)) {
+        image_layouts_(choose_image_layouts(graph, uses_, parameters_, fast_math)) {
     for (const LeafLayout& leaf : leaves) {
       choices_.leaf_layouts.push_back(leaf.layout);
       choices_.leaf_layout_used.push_back(false);
       fixed_.push_back(leaf.fixed);
     }
+    if (timing_is_shared()) share_out_rest();
   }
 
   Choices run() {
@@ -51,6 +53,19 @@ class Chooser {
     choices_.leaf_layout_used[variable.leaf_position] = true;
     fixed_[variable.leaf_position] = true;
     layouts_[{const_cast<GraphNode*>(&variable), 0}] = layout;
+  }
+
+  // Nodes that touch no images are asked for one by one, when their inputs' layouts are known; these are mostly
+  // row-major.
+  void share_out_rest() {
+    std::vector<TimedNode> timed;
+    for (const GraphNode& node : graph_.nodes()) {
+      if (node.is_input() || node.op->has(Trait::view) || image_layouts_.contains(&node)) continue;
+      const std::vector<Layout> arriving(node.inputs.size());
+      if (std::vector<Candidate> all = candidates_for({node, arriving}); all.size() > 1)
+        timed.push_back({&node, std::move(all)});
+    }
+    share_out_timing(timed);
   }
 
   // Whether the value, or a reordered copy made for an earlier user, lies so already.
@@ -97,7 +112,7 @@ class Chooser {
           auto known = layouts_.find(input);
           arriving.push_back(known == layouts_.end() ? Layout{} : known->second);
         }
-        Candidate taker = std::move(candidates_for({*user, arriving}).front());
+        Candidate taker = std::move(candidates_for({*user, arriving, fast_math_}).front());
         for (size_t i = 0; i < user->inputs.size(); ++i)
           if (user->inputs[i] == value) wanted = taker.input_layouts[i];
       }
@@ -107,7 +122,7 @@ class Chooser {
 
   // The candidates of a node that keep its images as was decided for it.
   std::vector<Candidate> options(const GraphNode& node, std::span<const Layout> arriving) const {
-    std::vector<Candidate> all = candidates_for({node, arriving});
+    std::vector<Candidate> all = candidates_for({node, arriving, fast_math_});
     auto decided = image_layouts_.find(&node);
     if (decided == image_layouts_.end()) return all;
     auto fits = [&](const Candidate& candidate) {
@@ -204,6 +219,7 @@ class Chooser {
   };
 
   Graph& graph_;
+  bool fast_math_;
   Uses uses_;  // before any reorder was put in
   ParameterValues parameters_;
   NodeLayouts image_layouts_;
@@ -216,6 +232,8 @@ class Chooser {
 
 }  // namespace
 
-Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves) { return Chooser(graph, leaves).run(); }
+Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math) {
+  return Chooser(graph, leaves, fast_math).run();
+}
 
 }  // namespace bonfire::runtime

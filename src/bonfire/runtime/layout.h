@@ -29,7 +29,7 @@ struct LeafLayout {
   bool fixed = false;
 };
 
-// Inserts `reorder` nodes into the graph where needed.
-Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves);
+// Inserts `reorder` nodes into the graph where needed. fast_math: as in KernelRequest.
+Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math);
 
 }  // namespace bonfire::runtime

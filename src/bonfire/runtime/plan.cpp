@@ -21,8 +21,9 @@ std::string print_plan(const Plan& plan) {
   for (const PlanNote& note : plan.notes) {
     std::string layouts;
     for (const Layout& layout : note.output_layouts) layouts += " " + to_string(layout);
-    text += fmt::format("  {} ({}){}{}{}\n", note.node, note.candidate, layouts, note.path.empty() ? "" : "  # ",
-                        note.path);
+    const std::string error = note.error == 1 ? "" : fmt::format(", error {:g}x", note.error);
+    text += fmt::format("  {} ({}{}){}{}{}\n", note.node, note.candidate, error, layouts,
+                        note.path.empty() ? "" : "  # ", note.path);
   }
   return text;
 }

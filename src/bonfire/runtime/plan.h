@@ -48,6 +48,7 @@ struct PlanNote {
   std::string node, path, candidate;
   std::vector<Layout> output_layouts;
   TensorSpec result = {};      // the first output
+  double error = 1;            // the candidate's, as a multiple of the plain kernel's
   double operations = 0;       // floating-point, of products and convolutions; 0 for other ops
   double bytes = 0;            // of all operands
   int program = -1, step = 0;  // where it runs; program -1: nowhere, it is a view

@@ -33,10 +33,10 @@ struct Cell {
 
 class Planner {
  public:
-  Planner(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves)
+  Planner(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves, bool fast_math)
       : graph_(*graph), plan_(std::make_unique<Plan>()) {
     separate_outputs(graph_);
-    choices_ = choose_candidates(graph_, leaves);
+    choices_ = choose_candidates(graph_, leaves, fast_math);
     plan_->graph = std::move(graph);
   }
 
@@ -439,7 +439,7 @@ class Planner {
 std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves,
                                 const passes::Options& options) {
   passes::run_pipeline(*graph, options);
-  return Planner(std::move(graph), leaves).run();
+  return Planner(std::move(graph), leaves, options.fast_math).run();
 }
 
 }  // namespace bonfire::runtime

@@ -54,7 +54,9 @@ PlanNote note_of(const GraphNode& node, const Candidate& candidate) {
   PlanNote note{.node = std::string(node.name()),
                 .path = node.path,
                 .candidate = candidate.name,
-                .output_layouts = candidate.output_layouts};
+                .output_layouts = candidate.output_layouts,
+                .result = {},
+                .error = candidate.error};
   for (const GraphValue& input : node.inputs) note.bytes += static_cast<double>(input.spec().bytes());
   for (const TensorSpec& output : node.outputs) note.bytes += static_cast<double>(output.bytes());
   if (!node.outputs.empty()) {
@@ -122,13 +124,15 @@ std::string print_profile(const Plan& plan) {
     sum.bytes += time.note->bytes;
     ++sum.nodes;
   }
-  std::string text = fmt::format("{:>9} {:>6} {:>8} {:>7}  node (candidate)\n", "us", "share", "GFLOP/s", "GB/s");
+  std::string text =
+      fmt::format("{:>9} {:>6} {:>8} {:>7} {:>6}  node (candidate)\n", "us", "share", "GFLOP/s", "GB/s", "error");
   for (const NodeTime& time : times) {
     const PlanNote& note = *time.note;
     std::string layout = note.output_layouts.empty() ? "" : to_string(note.output_layouts[0]);
-    text += fmt::format("{:9.1f} {:5.1f}% {}  {} ({}) {} {} {}\n", time.seconds * 1e6, 100 * time.seconds / total,
-                        speeds(time.seconds, note.operations, note.bytes), note.node, note.candidate,
-                        std::string(name_of(note.result.dtype)) + to_string(note.result.shape), layout, note.path);
+    text += fmt::format("{:9.1f} {:5.1f}% {} {:>6}  {} ({}) {} {} {}\n", time.seconds * 1e6, 100 * time.seconds / total,
+                        speeds(time.seconds, note.operations, note.bytes), fmt::format("{:g}x", note.error), note.node,
+                        note.candidate, std::string(name_of(note.result.dtype)) + to_string(note.result.shape), layout,
+                        note.path);
   }
   std::vector<std::pair<std::string, Sum>> sums(by_op.begin(), by_op.end());
   std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });

@@ -13,10 +13,12 @@
 #include "bonfire/backend/cpu/winograd.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "bonfire/backend/cpu/gemm_driver.h"
 #include "bonfire/backend/cpu/winograd_tiles.h"
+#include "bonfire/backend/cpu/winograd_zeros.h"
 #include "bonfire/base/error.h"
 
 namespace bonfire::cpu {
@@ -57,9 +59,11 @@ const Element* part_of(const void* numbers, int64_t offset) {
 class Parts {
  public:
   explicit Parts(std::byte* base) : base_(base) {}
-  float* take(int64_t count) {
-    float* part = base_ ? reinterpret_cast<float*>(base_ + used_) : nullptr;
-    used_ += round_up(count * static_cast<int64_t>(sizeof(float)), kAlignment);
+  float* take(int64_t count) { return take_bytes<float>(count * static_cast<int64_t>(sizeof(float))); }
+  template <class T>
+  T* take_bytes(int64_t bytes) {
+    T* part = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    used_ += round_up(bytes, kAlignment);
     return part;
   }
   int64_t used() const { return used_; }
@@ -115,8 +119,10 @@ TiledConvolution backward_tiles(const Convolution& c) {
 template <class Element>
 class TiledProduct {
  public:
-  TiledProduct(const TiledConvolution& convolution, const WinogradKernel& kernel, int threads)
+  TiledProduct(const TiledConvolution& convolution, const WinogradKernel& kernel, int threads, Zeros zeros)
       : t_(convolution),
+        zeros_(zeros),
+        blank_(t_.x, t_.shift_y, t_.shift_x, kernel.kernel),
         kernel_(kernel),
         memory_(kernel.memory<Element>()),
         positions_(kernel.positions()),
@@ -157,6 +163,7 @@ class TiledProduct {
       memory_.copy(1, static_cast<int>(t_.y.channels), static_cast<const Element*>(epilogue.bias), 0, shared.bias, 0);
       epilogue.bias = shared.bias;
     }
+    if (zeros_ == Zeros::kept) blank_.find(x, shared.blank, pool);
     auto slot_at = [&](int64_t index) {
       Parts own(workspace + shared_bytes_ + index * slot_bytes_);
       return Slot(*this, own);
@@ -166,28 +173,29 @@ class TiledProduct {
     if (by_panels_) {
       pool.parallel_for(grid_.count, 4,
                         [&](int64_t first, int64_t end) { patches.run(first, end, first, shared.patches, patches_); });
-      for_each_task(&pool, slots_, panels_, [&](int64_t slot, int64_t panel) {
-        run_panel(panel, weight, shared.patches, slot_at(slot), epilogue, y);
-      });
+      for_each_task(&pool, slots_, panels_,
+                    [&](int64_t slot, int64_t panel) { run_panel(panel, weight, shared, slot_at(slot), epilogue, y); });
     } else {
       transform_all_weights(weight, shared.weights, pool);
       for_each_task(&pool, slots_, blocks_, [&](int64_t slot, int64_t block) {
         const int64_t first = block * block_, tiles = std::min(block_, grid_.count - first);
         patches.run(first, first + tiles, 0, slot_at(slot).patches, patches_);
-        run_block(first, tiles, shared.weights, slot_at(slot), epilogue, y);
+        run_block(first, tiles, shared, slot_at(slot), epilogue, y);
       });
     }
   }
 
  private:
   // What all threads read: the bias, filled up with zeros to whole panels; transformed weights of all panels, or, by
-  // panels, patches of all tiles.
+  // panels, patches of all tiles; which pixels are blank, where that matters.
   struct Shared {
     float *bias, *weights, *patches;
+    uint8_t* blank;
     Shared(const TiledProduct& p, Parts& parts)
         : bias(parts.take(p.panels_ * p.kernel_.panel)),
           weights(parts.take(p.by_panels_ ? 0 : p.panels_ * p.panel_weights())),
-          patches(parts.take(p.by_panels_ ? p.patches_.size(p.grid_.count) : 0)) {}
+          patches(parts.take(p.by_panels_ ? p.patches_.size(p.grid_.count) : 0)),
+          blank(p.zeros_ == Zeros::kept ? parts.take_bytes<uint8_t>(p.blank_.bytes()) : nullptr) {}
   };
   // What a thread has for itself: patches of a block, or some weights of a panel; products that wait for their sums.
   struct Slot {
@@ -200,7 +208,7 @@ class TiledProduct {
 
   int64_t panel_weights() const { return weights_.group_stride; }
 
-  void run_panel(int64_t panel, const Element* weight, const float* patches, const Slot& slot,
+  void run_panel(int64_t panel, const Element* weight, const Shared& shared, const Slot& slot,
                  const ConvolutionEpilogue& epilogue, Element* y) const {
     for (int64_t k = 0; k < t_.x.channels; k += chunk_) {
       const int64_t end = std::min(k + chunk_, t_.x.channels);
@@ -208,21 +216,22 @@ class TiledProduct {
         transform_weights(weight, panel, part, slot.weights + weights_.offset(part - k));
       for (int64_t tile = 0; tile < grid_.count; tile += together_) {
         const int64_t count = std::min(together_, grid_.count - tile);
-        multiply(panel, count, end - k, patches + patches_.offset(tile) + k / kernel_.lanes * patches_.block_stride,
-                 slot.weights, slot.products, k > 0);
-        if (end == t_.x.channels) finish(panel, tile, count, slot.products, epilogue, y);
+        multiply(panel, count, end - k,
+                 shared.patches + patches_.offset(tile) + k / kernel_.lanes * patches_.block_stride, slot.weights,
+                 slot.products, k > 0);
+        if (end == t_.x.channels) finish(panel, tile, count, slot.products, shared.blank, epilogue, y);
       }
     }
   }
 
-  void run_block(int64_t first, int64_t tiles, const float* weights, const Slot& slot,
+  void run_block(int64_t first, int64_t tiles, const Shared& shared, const Slot& slot,
                  const ConvolutionEpilogue& epilogue, Element* y) const {
     for (int64_t panel = 0; panel < panels_; ++panel)
       for (int64_t tile = 0; tile < tiles; tile += together_) {
         const int64_t count = std::min(together_, tiles - tile);
-        multiply(panel, count, t_.x.channels, slot.patches + patches_.offset(tile), weights + panel * panel_weights(),
-                 slot.products, false);
-        finish(panel, first + tile, count, slot.products, epilogue, y);
+        multiply(panel, count, t_.x.channels, slot.patches + patches_.offset(tile),
+                 shared.weights + panel * panel_weights(), slot.products, false);
+        finish(panel, first + tile, count, slot.products, shared.blank, epilogue, y);
       }
   }
 
@@ -288,8 +297,8 @@ class TiledProduct {
   }
 
   // Products to results, for tiles from number `first` of the grid.
-  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const ConvolutionEpilogue& epilogue,
-              Element* y) const {
+  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const uint8_t* blank,
+              const ConvolutionEpilogue& epilogue, Element* y) const {
     const int64_t channel = panel * kernel_.panel;
     WinogradResult<Element> result{.products = nullptr,
                                    .position_stride = products_.position_stride,
@@ -302,7 +311,9 @@ class TiledProduct {
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t index = first + tile;
       result.products = products + products_.offset(tile);
-      result.pixels = t_.y.pixels(grid_.image(index), grid_.top(index), grid_.left(index), kernel_.tile);
+      const int64_t image = grid_.image(index), top = grid_.top(index), left = grid_.left(index);
+      result.pixels = t_.y.pixels(image, top, left, kernel_.tile);
+      result.blank = blank ? blank_.blank_results(blank, image, top, left, kernel_.tile) : 0;
       memory_.finish(result);
     }
   }
@@ -312,6 +323,8 @@ class TiledProduct {
   }
 
   TiledConvolution t_;
+  Zeros zeros_;
+  BlankPixels<Element> blank_;
   const WinogradKernel& kernel_;
   const WinogradMemory<Element>& memory_;
   int positions_;
@@ -329,8 +342,9 @@ class TiledProduct {
 template <class Element>
 class WeightGradient {
  public:
-  WeightGradient(const Convolution& c, int tile, int threads)
-      : x_(x_of(c)),
+  WeightGradient(const Convolution& c, int tile, int threads, Zeros zeros)
+      : zeros_(zeros),
+        x_(x_of(c)),
         y_(y_of(c)),
         shift_y_(-c.padding_height),
         shift_x_(-c.padding_width),
@@ -363,10 +377,13 @@ class WeightGradient {
     const Memory memory(*this, parts);
     const Source of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.patch(), memory_.transform_patch};
     const Source of_dy{y_, grid_, dy, 0, 0, kernel_.tile, memory_.transform_gradient};
+    ZeroWeights<Element> zeros = zero_weights();
+    zeros.begin(x, dy, memory.zeros);
+    const Result result{dweight, zeros_ == Zeros::kept ? &zeros : nullptr};
     if (parts_ > 1)
-      run_parts(of_x, of_dy, memory, dweight, pool);
+      run_parts(of_x, of_dy, memory, result, pool);
     else
-      run_areas(of_x, of_dy, memory, dweight, pool);
+      run_areas(of_x, of_dy, memory, result, pool);
   }
 
  private:
@@ -376,16 +393,24 @@ class WeightGradient {
     float* patches;    // of a block; per slot where there are parts
     float* gradients;  // likewise
     float* sums;       // per part and area, or, where they do not stay, per slot: [position][o][c]
+    std::byte* zeros;  // of ZeroWeights
     Memory(const WeightGradient& g, Parts& parts) {
       const int64_t blocks = g.parts_ > 1 ? g.slots_ : 1;
       patches = parts.take(blocks * g.patches_.size(g.block_));
       gradients = parts.take(blocks * g.gradients_.size(g.block_));
       sums = parts.take((g.sums_stay() ? g.parts_ * g.areas_ : g.slots_) * g.sum_count());
+      zeros = parts.take_bytes<std::byte>(g.zeros_ == Zeros::kept ? g.zero_weights().bytes() : 0);
     }
   };
+  struct Result {
+    Element* dweight;
+    ZeroWeights<Element>* zeros;  // null where they do not matter
+  };
+
+  ZeroWeights<Element> zero_weights() const { return {x_, y_, shift_y_, shift_x_, kernel_.kernel}; }
 
   // Every thread transforms and sums tiles of its own; the sums of all parts are added at the end.
-  void run_parts(const Source& of_x, const Source& of_dy, const Memory& memory, Element* dweight,
+  void run_parts(const Source& of_x, const Source& of_dy, const Memory& memory, const Result& result,
                  ThreadPool& pool) const {
     const int64_t part_sums = areas_ * sum_count();
     for_each_task(&pool, slots_, parts_, [&](int64_t slot, int64_t part) {
@@ -407,11 +432,11 @@ class WeightGradient {
         for (int64_t i = begin * position_sums(); i < end * position_sums(); ++i)
           memory.sums[i] += memory.sums[part * part_sums + i];
     });
-    pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), dweight); });
+    pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), result); });
   }
 
   // All threads transform a block of tiles, and then share out areas, or positions of areas, of its sums.
-  void run_areas(const Source& of_x, const Source& of_dy, const Memory& memory, Element* dweight,
+  void run_areas(const Source& of_x, const Source& of_dy, const Memory& memory, const Result& result,
                  ThreadPool& pool) const {
     for (int64_t first = 0; first < grid_.count; first += block_) {
       const int64_t tiles = std::min(block_, grid_.count - first);
@@ -424,10 +449,10 @@ class WeightGradient {
         float* sums = memory.sums + (sums_stay() ? area : slot) * sum_count();
         add_tiles(area, positions_ * split / splits_, positions_ * (split + 1) / splits_, tiles, memory, sums,
                   first > 0);
-        if (splits_ == 1 && first + tiles == grid_.count) finish(area, sums, dweight);
+        if (splits_ == 1 && first + tiles == grid_.count) finish(area, sums, result);
       });
     }
-    if (splits_ > 1) pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), dweight); });
+    if (splits_ > 1) pool.run(areas_, [&](int64_t area) { finish(area, memory.sums + area * sum_count(), result); });
   }
 
   // From one block to the next, or until all their positions are there.
@@ -453,13 +478,23 @@ class WeightGradient {
                                   sums + p * position_sums(), add);
   }
 
-  void finish(int64_t area, const float* sums, Element* dweight) const {
-    for (int64_t r = 0; r < rows_of(area); ++r)
-      memory_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(area),
-                             dweight + (row_of(area) + r) * kernel_.taps() * x_.channels + column_of(area),
-                             x_.channels);
+  void finish(int64_t area, const float* sums, const Result& result) const {
+    // Of the largest of a weight's sums: noise is far below this, and grows with the square root of their number.
+    const float doubt =
+        result.zeros == nullptr ? 0 : 0x1p-16F * static_cast<float>(std::sqrt(static_cast<double>(grid_.count)));
+    WinogradTap doubtful[kMaxPanelWidth * kMaxWinogradKernel * kMaxWinogradKernel];
+    for (int64_t r = 0; r < rows_of(area); ++r) {
+      const int64_t o = row_of(area) + r;
+      Element* taps = result.dweight + o * kernel_.taps() * x_.channels + column_of(area);
+      const int noted = memory_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(area), taps,
+                                               x_.channels, doubt, doubtful);
+      for (const WinogradTap& one : std::span(doubtful, static_cast<size_t>(noted)))
+        if (result.zeros->is_zero(o, one.tap, column_of(area) + one.channel))
+          taps[one.tap * x_.channels + one.channel] = 0;
+    }
   }
 
+  Zeros zeros_;
   WinogradImage x_, y_;
   int64_t shift_y_, shift_x_;
   const WinogradKernel& kernel_;
@@ -482,10 +517,11 @@ auto with_element(const Convolution& c, const Body& body) {
 }
 
 void run_tiles(const Convolution& c, const TiledConvolution& tiles, int tile, const void* x, const void* weight,
-               const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool) {
+               const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool,
+               Zeros zeros) {
   with_element(c, [&](auto element) {
     using Element = decltype(element);
-    const TiledProduct<Element> product(tiles, kernel_for(c, tile), pool.size());
+    const TiledProduct<Element> product(tiles, kernel_for(c, tile), pool.size(), zeros);
     product.run(static_cast<const Element*>(x), static_cast<const Element*>(weight), epilogue, static_cast<Element*>(y),
                 aligned(workspace, product.bytes()), pool);
   });
@@ -500,33 +536,35 @@ bool winograd_serves(const Convolution& c, int tile) {
          c.batch * c.out_height() * c.out_width() > 0;
 }
 
-size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads) {
+size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads, Zeros zeros) {
   const WinogradKernel& kernel = kernel_for(c, tile);
   return with_element(c, [&](auto element) {
     using Element = decltype(element);
-    const int64_t bytes =
-        pass == ConvolutionPass::forward         ? TiledProduct<Element>(forward_tiles(c), kernel, threads).bytes()
-        : pass == ConvolutionPass::backward_data ? TiledProduct<Element>(backward_tiles(c), kernel, threads).bytes()
-                                                 : WeightGradient<Element>(c, tile, threads).bytes();
+    const int64_t bytes = pass == ConvolutionPass::forward
+                              ? TiledProduct<Element>(forward_tiles(c), kernel, threads, zeros).bytes()
+                          : pass == ConvolutionPass::backward_data
+                              ? TiledProduct<Element>(backward_tiles(c), kernel, threads, zeros).bytes()
+                              : WeightGradient<Element>(c, tile, threads, zeros).bytes();
     return static_cast<size_t>(bytes + kAlignment);
   });
 }
 
 void winograd_forward(const Convolution& c, int tile, const void* x, const void* weight,
-                      const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool) {
-  run_tiles(c, forward_tiles(c), tile, x, weight, epilogue, y, workspace, pool);
+                      const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool,
+                      Zeros zeros) {
+  run_tiles(c, forward_tiles(c), tile, x, weight, epilogue, y, workspace, pool, zeros);
 }
 
 void winograd_backward_data(const Convolution& c, int tile, const void* dy, const void* weight, void* dx,
-                            std::span<std::byte> workspace, ThreadPool& pool) {
-  run_tiles(c, backward_tiles(c), tile, dy, weight, {}, dx, workspace, pool);
+                            std::span<std::byte> workspace, ThreadPool& pool, Zeros zeros) {
+  run_tiles(c, backward_tiles(c), tile, dy, weight, {}, dx, workspace, pool, zeros);
 }
 
 void winograd_backward_weight(const Convolution& c, int tile, const void* x, const void* dy, void* dweight,
-                              std::span<std::byte> workspace, ThreadPool& pool) {
+                              std::span<std::byte> workspace, ThreadPool& pool, Zeros zeros) {
   with_element(c, [&](auto element) {
     using Element = decltype(element);
-    const WeightGradient<Element> gradient(c, tile, pool.size());
+    const WeightGradient<Element> gradient(c, tile, pool.size(), zeros);
     gradient.run(static_cast<const Element*>(x), static_cast<const Element*>(dy), static_cast<Element*>(dweight),
                  aligned(workspace, gradient.bytes()), pool);
   });

@@ -10,8 +10,9 @@
 //   }
 //
 // Rounding errors, relative to the norm of the result, are about 3e-7 for F(2 x 2, 3 x 3) and 1e-6 for the others;
-// bf16 is rounded once, at the end. The same convolution gives the same bits on every run and with any number of
-// threads. Nothing large is allocated: the caller brings the workspace.
+// bf16 is rounded once, at the end. Results that are zero because all that they are made of is zero come out as zero
+// (winograd_zeros.h), unless they are said not to matter. The same convolution gives the same bits on every run and
+// with any number of threads. Nothing large is allocated: the caller brings the workspace.
 
 #include <cstddef>
 #include <span>
@@ -20,18 +21,21 @@
 
 namespace bonfire::cpu {
 
+enum class Zeros : uint8_t { kept, lost };
+
 bool winograd_serves(const Convolution& c, int tile);
 
 // Bytes of workspace for tiles of `tile` x `tile` results and a pool of `threads`.
-size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads);
+size_t winograd_workspace(const Convolution& c, ConvolutionPass pass, int tile, int threads, Zeros zeros = Zeros::kept);
 
 void winograd_forward(const Convolution& c, int tile, const void* x, const void* weight,
-                      const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool);
+                      const ConvolutionEpilogue& epilogue, void* y, std::span<std::byte> workspace, ThreadPool& pool,
+                      Zeros zeros = Zeros::kept);
 
 void winograd_backward_data(const Convolution& c, int tile, const void* dy, const void* weight, void* dx,
-                            std::span<std::byte> workspace, ThreadPool& pool);
+                            std::span<std::byte> workspace, ThreadPool& pool, Zeros zeros = Zeros::kept);
 
 void winograd_backward_weight(const Convolution& c, int tile, const void* x, const void* dy, void* dweight,
-                              std::span<std::byte> workspace, ThreadPool& pool);
+                              std::span<std::byte> workspace, ThreadPool& pool, Zeros zeros = Zeros::kept);
 
 }  // namespace bonfire::cpu

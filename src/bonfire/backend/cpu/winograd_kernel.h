@@ -51,6 +51,11 @@ struct WinogradResult {
   const float* bias;        // [channels rounded up to whole vectors] or null
   const Element* residual;  // or null
   bool relu;
+  uint32_t blank = 0;  // bit i * m + j: result (i, j) is zero before anything is added
+};
+
+struct WinogradTap {
+  int tap, channel;
 };
 
 // Loops that read or write images and weights. Element is float, or uint16_t for the bits of bf16.
@@ -67,8 +72,10 @@ struct WinogradMemory {
   // The same to [columns][rows], not filled up.
   void (*transpose)(int rows, int columns, const Element* from, int64_t row_stride, float* to, int64_t to_stride);
   void (*finish)(const WinogradResult<Element>& result);
-  // Sums over tiles of position p are sums[p * position_stride]; tap t goes to taps + t * tap_stride.
-  void (*finish_weights)(const float* sums, int64_t position_stride, int channels, Element* taps, int64_t tap_stride);
+  // Sums over tiles of position p are sums[p * position_stride]; tap t goes to taps + t * tap_stride. Notes those that
+  // are so small, `doubt` times the largest sum, that they may be noise in the place of zero, and returns how many.
+  int (*finish_weights)(const float* sums, int64_t position_stride, int channels, Element* taps, int64_t tap_stride,
+                        float doubt, WinogradTap* doubtful);
 };
 
 inline constexpr int kMaxWinogradLanes = 16;

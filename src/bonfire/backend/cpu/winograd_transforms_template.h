@@ -1,6 +1,8 @@
 #pragma once
 // Transforms of tiles, for winograd_kernel_template.h.
 
+#include <limits>
+
 #include "bonfire/backend/cpu/gemm_vector_template.h"
 #include "bonfire/backend/cpu/winograd_kernel.h"
 #include "bonfire/backend/cpu/winograd_lines.h"
@@ -153,6 +155,9 @@ struct WinogradTransforms {
       transform<typename Lines::Result>(
           [&](int i, int j) { return load(r.products + c + (i * kPatch + j) * r.position_stride); },
           [&](int i, int j, const Vector& sum) { value[i][j] = sum; });
+      if (r.blank != 0)
+        for (int i = 0; i < Tile * Tile; ++i)
+          if ((r.blank >> i & 1) != 0) value[i / Tile][i % Tile] = Vector{};
       for (int i = 0; i < at.bottom; ++i)
         for (int j = 0; j < at.right; ++j)
           finish_pixel(r, at.corner + i * at.row_stride + j * at.pixel_stride + c, count, value[i][j] + bias);
@@ -167,15 +172,37 @@ struct WinogradTransforms {
     store(r.out + at, count, value);
   }
 
+  [[gnu::always_inline]] static Vector magnitude(const Vector& value) { return value < 0.0F ? -value : value; }
+
   template <class Element>
-  static void finish_weights(const float* sums, int64_t position_stride, int channels, Element* taps,
-                             int64_t tap_stride) {
+  static int finish_weights(const float* sums, int64_t position_stride, int channels, Element* taps, int64_t tap_stride,
+                            float doubt, WinogradTap* doubtful) {
+    int noted = 0;
     for (int c = 0; c < channels; c += kLanes) {
       const int count = channels - c < kLanes ? channels - c : kLanes;
+      Vector largest{}, least = Vector{} + std::numeric_limits<float>::infinity();
+      Vector gradient[Kernel * Kernel];
       transform<typename Lines::WeightGradient>(
-          [&](int i, int j) { return load(sums + c + (i * kPatch + j) * position_stride); },
-          [&](int i, int j, const Vector& value) { store(taps + (i * Kernel + j) * tap_stride + c, count, value); });
+          [&](int i, int j) {
+            const Vector sum = load(sums + c + (i * kPatch + j) * position_stride), size = magnitude(sum);
+            largest = size > largest ? size : largest;
+            return sum;
+          },
+          [&](int i, int j, const Vector& value) {
+            const Vector size = magnitude(value);
+            least = size < least ? size : least;
+            gradient[i * Kernel + j] = value;
+            store(taps + (i * Kernel + j) * tap_stride + c, count, value);
+          });
+      for (int lane = 0; lane < count; ++lane) {
+        const float bound = doubt * largest[lane];
+        if (least[lane] >= bound) continue;
+        for (int tap = 0; tap < Kernel * Kernel; ++tap)
+          if (const float size = __builtin_fabsf(gradient[tap][lane]); size > 0 && size < bound)
+            doubtful[noted++] = {tap, c + lane};
+      }
     }
+    return noted;
   }
 };
 

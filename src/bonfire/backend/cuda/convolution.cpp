@@ -175,7 +175,7 @@ std::unique_ptr<Kernel> make_after(const Attributes& attributes, const TensorSpe
 Candidate candidate_of(const KernelRequest& request, const std::shared_ptr<CudnnPlan>& plan, Direction direction,
                        const Layout& layout) {
   const GraphNode& node = request.node;
-  Candidate candidate = row_major_candidate(request, plan->name);
+  Candidate candidate = row_major_candidate(request, plan->name + (layout == channels_last() ? ":nhwc" : ":nchw"));
   candidate.workspace_bytes = plan->workspace_bytes;
   bool has_bias = node.attributes.has("has_bias") && node.attributes.flag("has_bias");
   for (size_t i = 0; i < node.inputs.size(); ++i)
