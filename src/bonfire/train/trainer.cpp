@@ -303,18 +303,19 @@ class Trainer::State::Tally {
   int64_t correct_ = 0, targets_ = 0, samples_ = 0, fetched_ = 0;
 };
 
+// By updates, so that micro-batches train as one large batch does.
 double Trainer::State::epochs_done() const {
-  data::LoaderPosition at = train->position();
-  auto batches = static_cast<double>(train->batches_per_epoch());
-  return (static_cast<double>(at.epoch) * batches +
-          static_cast<double>(at.samples) / static_cast<double>(global_batch())) /
-         batches;
+  return static_cast<double>(updates_done()) / static_cast<double>(updates_per_epoch());
+}
+
+int64_t Trainer::State::updates_per_epoch() const {
+  const int64_t each = config.strategy.accumulate_steps;
+  return (train->batches_per_epoch() + each - 1) / each;
 }
 
 int64_t Trainer::State::updates_done() const {
   const data::LoaderPosition at = train->position();
-  const int64_t each = config.strategy.accumulate_steps;
-  return at.epoch * ((train->batches_per_epoch() + each - 1) / each) + at.samples / global_batch() / each;
+  return at.epoch * updates_per_epoch() + at.samples / global_batch() / config.strategy.accumulate_steps;
 }
 
 bool Trainer::State::must_stop() const { return fleet::world_size() == 1 ? stop_requested.load() : agreed_to_stop; }
