@@ -27,7 +27,7 @@ Answer tolerances(const Program& program, const Answer& exact) {
     const Answer disturbed = run_reference(program, 1.2e-7, sample);
     for (size_t i = 0; i < exact.size(); ++i) allowed[i] = std::max(allowed[i], std::abs(disturbed[i] - exact[i]));
   }
-  for (size_t i = 0; i < exact.size(); ++i) allowed[i] = 50 * allowed[i] + 1e-5 * (1 + std::abs(exact[i]));
+  for (size_t i = 0; i < exact.size(); ++i) allowed[i] = 50 * allowed[i] + 3e-5 * (1 + std::abs(exact[i]));
   return allowed;
 }
 

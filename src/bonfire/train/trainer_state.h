@@ -118,7 +118,8 @@ struct Trainer::State {
   RunBegins beginning(const std::string& resumed_from) const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // false: asked to stop inside it
-  int64_t updates_done() const;     // by the position: gradients never add up across epochs
+  int64_t updates_per_epoch() const;
+  int64_t updates_done() const;  // by the position: gradients never add up across epochs
   int64_t samples_until_update() const;
   void agree(const Tensor& label, int64_t until_update);  // before each step: on its weight, and whether to stop
   double own_seconds() const;                             // computing and waiting for data, never for other ranks
