@@ -9,6 +9,7 @@ endif()
 # Backends are reached through their registries, never through their headers.
 install(DIRECTORY src/bonfire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
         PATTERN "backend" EXCLUDE)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT bonfire_targets NAMESPACE bonfire:: DESTINATION ${package_folder} FILE bonfireTargets.cmake)
 configure_package_config_file(cmake/bonfireConfig.cmake.in bonfireConfig.cmake INSTALL_DESTINATION ${package_folder})
 write_basic_package_version_file(bonfireConfigVersion.cmake COMPATIBILITY SameMinorVersion)

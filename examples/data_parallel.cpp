@@ -1,7 +1,7 @@
 // MNIST CNN on one process or on many: each rank trains on its own part of every batch.
 //
-//   example_data_parallel [STEPS]                                              one process
-//   bonfire launch --nproc_per_node 2 example_data_parallel [STEPS]            two
+//   build/release/examples/data_parallel [STEPS]                                                one process
+//   ./bonfire launch --nproc_per_node 2 build/release/examples/data_parallel [STEPS]            two
 //
 // The digits are drawn by the built-in generator, so no data is needed. Rank 0 prints.
 #include <bonfire/bonfire.h>

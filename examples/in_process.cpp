@@ -1,7 +1,8 @@
 // MNIST CNN on several devices of one process: each has a copy of the model and trains on its part of every batch.
 //
-//   example_in_process [STEPS] [DEVICE …]        by default 200 steps on cpu:0 and cpu:1, which share the cores
+//   build/release/examples/in_process [STEPS] [DEVICE …]
 //
+// By default it takes 200 steps on cpu:0 and cpu:1, which share the cores.
 // The digits are drawn by the built-in generator, so no data is needed.
 #include <bonfire/bonfire.h>
 
@@ -14,7 +15,7 @@ void train(int64_t steps, const std::vector<Device>& devices) {
   data::DataLoader digits(std::make_shared<data::Glyphs>(), {.batch_size = 128});  // of all devices together
   manual_seed(1);
   DataParallel parallel(
-      [] { return models::mnist_cnn(); },
+      models::mnist_cnn(),
       [](const auto& model) { return optim::Momentum(model.parameters(), {.lr = 0.02, .momentum = 0.9}); }, devices);
   auto step = parallel.compile([](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
     Tensor half = full({1}, 0.5, DType::f32, image.device());

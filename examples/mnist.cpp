@@ -1,6 +1,6 @@
 // Trains a small convolutional network on MNIST, saves its parameters, loads them again and tests both.
 //
-//   build/examples/mnist --data data/mnist --epochs 2 --optimizer momentum --place cpu
+//   build/release/examples/mnist --data data/mnist --epochs 2 --optimizer momentum --place cpu
 #include <bonfire/bonfire.h>
 
 #include <CLI/CLI.hpp>

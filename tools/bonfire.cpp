@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
       "bonfire inspect runs/1                         what its newest checkpoint holds\n"
       "bonfire data check FOLDER                      reads a whole data set and names what is bad\n"
       "bonfire config                                 every setting, its default and what it means\n"
-      "bonfire COMMAND --help                         more on a command, with examples",
+      "bonfire COMMAND --help                         more on a command, with examples (also: bonfire help COMMAND)",
       {add_train, add_eval, add_predict, add_launch, add_inspect, add_data, add_bench, add_config, add_devices,
        add_version, add_completion});
 }

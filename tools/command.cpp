@@ -3,10 +3,18 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/base/nearest.h"
+#include "bonfire/base/program_name.h"
 #include "bonfire/train/config.h"
 #include "bonfire/train/known_words.h"
 
@@ -16,8 +24,15 @@ namespace {
 
 std::string footer(const std::string& examples) {
   if (examples.empty()) return {};
-  std::string text = "Examples:\n  ";
-  for (char c : examples) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  const std::string called = "bonfire ", name = base::program_name() + " ";
+  std::string text = "Examples:";
+  for (size_t begin = 0; begin < examples.size();) {
+    size_t end = std::min(examples.find('\n', begin), examples.size());
+    std::string line = examples.substr(begin, end - begin);
+    if (line.starts_with(called)) line.replace(0, called.size(), name);
+    text += "\n  " + line;
+    begin = end + 1;
+  }
   return text;
 }
 
@@ -43,10 +58,10 @@ struct Asked {
   std::string other;  // empty: nothing behind it
 };
 
-Asked read(const CLI::App& program, int argc, const char* const* argv) {
+Asked read(const CLI::App& program, const std::vector<std::string>& words) {
   Asked asked{&program, program.get_name(), {}};
-  for (int i = 1; i < argc && asked.other.empty(); ++i) {
-    std::string word = argv[i];
+  for (const std::string& word : words) {
+    if (!asked.other.empty()) break;
     std::vector<const CLI::App*> commands = commands_of(*asked.command);
     auto found = std::find_if(commands.begin(), commands.end(), [&](auto* app) { return app->get_name() == word; });
     if (found == commands.end()) {
@@ -72,18 +87,50 @@ bool is_setting(const std::string& option) {
   return false;
 }
 
+// `help COMMAND` is `COMMAND --help`, since that is what many type first.
+std::vector<std::string> arguments_of(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  return words;
+}
+
+// What was printed must have arrived: on a full disk it has not.
+int flushed(int exit_code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  std::fprintf(stderr, "bonfire: cannot write the output: %s\n", errno == 0 ? "a write failed" : std::strerror(errno));
+  return exit_code == 0 ? 1 : exit_code;
+}
+
+int failed(const std::string& why) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "bonfire: %s\n", why.c_str());
+  return 1;
+}
+
+std::string out_of_memory() {
+  return fmt::format(
+      "[memory] the {:.1f} GB of this machine do not suffice; expected a smaller batch_size, image_size or num_workers",
+      static_cast<double>(base::memory_bytes()) / 1e9);
+}
+
+std::string no_command(const Asked& asked) {
+  return fmt::format("there is no command '{}'; the nearest is '{}' (see {} --help)", asked.other,
+                     base::nearest(asked.other, command_names(*asked.command)), asked.path);
+}
+
 // What to say of arguments that are not understood.
-std::string explain(const CLI::App& program, const CLI::ParseError& error, int argc, const char* const* argv) {
-  Asked asked = read(program, argc, argv);
+std::string explain(const CLI::App& program, const CLI::ParseError& error, const std::vector<std::string>& words) {
+  Asked asked = read(program, words);
   std::vector<std::string> commands = command_names(*asked.command), options = option_names(*asked.command);
   std::string help = fmt::format("see {} --help", asked.path);
   if (!commands.empty() && asked.other.empty())
     return fmt::format("what shall be done? {} ({})", fmt::join(commands, ", "), help);
-  if (!commands.empty() && !asked.other.starts_with("-"))
-    return fmt::format("there is no command '{}'; the nearest is '{}' ({})", asked.other,
-                       base::nearest(asked.other, commands), help);
-  for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
+  if (!commands.empty() && !asked.other.starts_with("-")) return no_command(asked);
+  for (std::string word : words) {
     word = word.substr(0, word.find('='));
     bool known = std::find(options.begin(), options.end(), word) != options.end();
     if (word.starts_with("--") && !known && asked.command->get_option_no_throw("settings") != nullptr &&
@@ -157,24 +204,36 @@ std::vector<Command::Words> Command::words() const {
 int run_program(int argc, char** argv, const std::string& summary, const std::string& examples,
                 const std::vector<void (*)(Command)>& commands) {
   int exit_code = 0;
-  CLI::App program(summary, "bonfire");
+  CLI::App program(summary, base::program_name());
   program.footer(footer(examples));
+  program.set_version_flag("--version,-V", "bonfire " BONFIRE_VERSION, "Print the version and exit");
+  const std::vector<std::string> words = arguments_of(argc, argv);
   for (auto* add : commands) add(Command(program, exit_code));
+  Asked asked = read(program, words);
+  if (argc > 1 && argv[1] == std::string_view("help") && asked.other != "--help" &&
+      !commands_of(*asked.command).empty()) {
+    failed(no_command(asked));
+    return kAskedWrongly;
+  }
   try {
-    program.parse(argc, argv);
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // it takes them off the end
   } catch (const CLI::Success& help) {
-    return program.exit(help);
+    return flushed(program.exit(help));
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "bonfire: %s\n", explain(program, error, argc, argv).c_str());
+    failed(explain(program, error, words));
     return kAskedWrongly;
   } catch (const Error& error) {
-    std::fprintf(stderr, "bonfire: %s\n", error.what());
-    return 1;
+    return failed(error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(out_of_memory());
+  } catch (const std::length_error&) {  // of a container, larger than any memory
+    return failed(out_of_memory());
+  } catch (const std::system_error& error) {  // of files and threads
+    return failed(error.what());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bonfire: unexpected: %s\n", error.what());
-    return 1;
+    return failed(fmt::format("unexpected: {}", error.what()));
   }
-  return exit_code;
+  return flushed(exit_code);
 }
 
 }  // namespace bonfire::tools

@@ -18,13 +18,12 @@ struct DataCheckWanted {
 int run_data_check(const DataCheckWanted& wanted) {
   data::CheckReport report = data::check_data(wanted.folder);
   if (wanted.json) {
-    nlohmann::json json{{"folder", wanted.folder},
-                        {"kind", data::name_of(report.kind)},
-                        {"train", report.train_samples},
-                        {"test", report.test_samples},
-                        {"faults", report.faults}};
+    nlohmann::json json{{"folder", wanted.folder},       {"kind", data::name_of(report.kind)},
+                        {"train", report.train_samples}, {"test", report.test_samples},
+                        {"faults", report.faults},       {"passed_over", report.passed_over}};
     std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
+    if (!report.passed_over.empty()) std::printf("passed over: %s\n", report.passed_over.c_str());
     for (const std::string& fault : report.faults) std::printf("bad: %s\n", fault.c_str());
     const char* unit = report.kind == data::SourceKind::text ? "lines" : "samples";
     std::printf("%s: %s, %" PRId64 " %s to train on, %" PRId64 " to test: ", wanted.folder.c_str(),

@@ -28,7 +28,12 @@ struct Found {
 std::vector<Found> find(const fs::path& folder) {
   std::vector<Found> found;
   auto look = [&](const auto& look, const fs::path& path, int depth) -> void {
-    if (auto kind = data::kind_of(path)) return found.push_back({path, *kind});
+    try {
+      if (auto kind = data::kind_of(path)) return found.push_back({path, *kind});
+    } catch (const Error& error) {  // others may still be listed
+      std::fprintf(stderr, "bonfire: %s\n", error.what());
+      return;
+    }
     if (depth == 0) return;
     std::error_code ignored;
     std::vector<fs::path> inside;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/program_name.h"
 #include "bonfire/data/pack.h"
 #include "tools/command.h"
 
@@ -28,13 +29,17 @@ int run_data_pack(const DataPackWanted& wanted) {
     auto part = [](const data::PackedPart& p) {
       return nlohmann::json{{"samples", p.samples}, {"shards", p.shards}, {"bytes", p.bytes}};
     };
-    nlohmann::json json{{"folder", wanted.target}, {"train", part(report.train)}, {"test", part(report.test)}};
+    nlohmann::json json{{"folder", wanted.target},
+                        {"train", part(report.train)},
+                        {"test", part(report.test)},
+                        {"passed_over", report.passed_over}};
     std::printf("%s\n", json.dump().c_str());
   } else {
+    if (!report.passed_over.empty()) std::printf("passed over: %s\n", report.passed_over.c_str());
     std::printf("packed %" PRId64 " samples to train on and %" PRId64 " to test into %" PRId64 " shards, %.1f MB\n",
                 report.train.samples, report.test.samples, report.train.shards + report.test.shards,
                 static_cast<double>(report.train.bytes + report.test.bytes) / 1e6);
-    std::printf("try next    bonfire train data=%s\n", wanted.target.c_str());
+    std::printf("try next    %s train data=%s\n", base::program_name().c_str(), wanted.target.c_str());
   }
   return 0;
 }

@@ -33,7 +33,7 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
                                             .place = train::places_of(config)[0]});
 }
 
-std::string text_of(const InspectWanted& wanted) {
+train::Description description_of(const InspectWanted& wanted) {
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
       throw_error<ConfigError>("[inspect] settings go with model, graph and plan, not with '{}'", wanted.subject);
@@ -42,16 +42,16 @@ std::string text_of(const InspectWanted& wanted) {
   train::Config config = train::default_config(wanted.settings);
   if (wanted.subject == "model") {
     train::StepSubject one = subject_of(config, 1);
-    return train::to_string(train::model_table(one.model, one.input));
+    return {train::to_string(train::model_table(one.model, one.input))};
   }
   train::StepSubject batch = subject_of(config, config.batch_size);
   if (wanted.subject == "graph") {
     train::StepProfile compiled = train::profile_step(batch, {.steps = 0});
-    return wanted.dot ? print_graph_dot(*compiled.plan->graph) : print_graph(*compiled.plan->graph);
+    return {wanted.dot ? print_graph_dot(*compiled.plan->graph) : print_graph(*compiled.plan->graph)};
   }
   if (wanted.steps < 1) throw_error<ConfigError>("[inspect] --steps is {}, expected at least 1", wanted.steps);
   train::StepProfile profile = train::profile_step(batch, {.steps = static_cast<int>(wanted.steps)});
-  return wanted.json ? train::to_json(profile) : train::to_string(profile);
+  return {wanted.json ? train::to_json(profile) : train::to_string(profile)};
 }
 
 }  // namespace
@@ -59,7 +59,8 @@ std::string text_of(const InspectWanted& wanted) {
 void add_inspect(Command program) {
   Command command = program.add(
       "inspect", "Says what is in a checkpoint, a data set, a model, a graph or a plan",
-      "bonfire inspect runs/1                                  its newest whole checkpoint\n"
+      "bonfire inspect runs/1                                  its newest whole checkpoint; exit code 1: one is "
+      "damaged\n"
       "bonfire inspect runs/1/best.safetensors                 names, types and shapes of the weights\n"
       "bonfire inspect data/mnist                              images, classes, how many of each\n"
       "bonfire inspect model model=resnet18                    layers, parameters, FLOPs, memory\n"
@@ -73,7 +74,11 @@ void add_inspect(Command program) {
   command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
   command.option("--json", wanted->json, "plan: one JSON object");
   command.option("--steps", wanted->steps, "plan: steps to time (12)");
-  command.runs([wanted] { return std::fputs(text_of(*wanted).c_str(), stdout) < 0 ? 1 : 0; });
+  command.runs([wanted] {
+    train::Description description = description_of(*wanted);
+    std::fputs(description.text.c_str(), stdout);
+    return description.damaged ? 1 : 0;
+  });
 }
 
 }  // namespace bonfire::tools

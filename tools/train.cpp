@@ -26,7 +26,8 @@ void on_stop_signal(int signal) {
 }
 
 struct TrainWanted {
-  std::vector<std::string> settings;
+  std::vector<std::string> settings;  // the first may be a file
+  std::string config;                 // the same file, as other programs take it
   std::string trace;
   std::string ranks;  // empty: as num_gpus says
 };
@@ -84,28 +85,31 @@ int train(train::Config config, const std::string& trace) {
   return trainer.run().interrupted ? 130 : 0;
 }
 
-// Another rank is to blame.
-int end_as_victim(const Error& error) {
-  std::fprintf(stderr, "bonfire: %s\n", error.what());
-  return launch::kLostPeer;
-}
-
 int train_as_rank(train::Config config, const std::string& trace) try {
   fleet::init({.backend = config.backend, .collective_timeout = config.collective_timeout});
   int code = train(std::move(config), trace);
   fleet::leave();
   return code;
-} catch (const CommError& error) {
-  return end_as_victim(error);
-} catch (const TimeoutError& error) {
-  return end_as_victim(error);
+} catch (const std::exception& error) {
+  if (launch::exit_status_of(error) != launch::kLostPeer) throw;
+  std::fprintf(stderr, "bonfire: %s\n", error.what());  // another rank is to blame
+  return launch::kLostPeer;
 }
 
-int run_train(const TrainWanted& wanted) {
-  const std::vector<std::string>& settings = wanted.settings;
-  std::vector<std::string> overrides = settings;
-  bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
-  if (has_file) overrides.erase(overrides.begin());
+bool begins_with_file(const std::vector<std::string>& settings) {
+  return !settings.empty() && settings[0].find('=') == std::string::npos;
+}
+
+int run_train(TrainWanted wanted) {
+  std::vector<std::string>& settings = wanted.settings;
+  if (!wanted.config.empty()) {
+    if (begins_with_file(settings))
+      throw_error<ConfigError>("[train] two files, '{}' and --config {}; one may `include:` the other", settings[0],
+                               wanted.config);
+    settings.insert(settings.begin(), wanted.config);
+  }
+  const bool has_file = begins_with_file(settings);
+  std::vector<std::string> overrides(settings.begin() + (has_file ? 1 : 0), settings.end());
   if (!wanted.ranks.empty()) overrides.push_back("num_gpus=" + wanted.ranks);
   train::Config config = has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
   train::places_of(config);  // what cannot be is said before ranks are started
@@ -132,11 +136,13 @@ void add_train(Command program) {
       "bonfire train lr=0.05 epochs=5 output=/tmp/runs    with other settings: `bonfire config` lists them\n"
       "bonfire train data=FOLDER model=resnet18_small     on MNIST's or CIFAR's files, pictures, record shards\n"
       "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped\n"
+      "bonfire train --config configs/mnist.yaml          the same file, as other programs take it\n"
       "bonfire train --nproc 2                            on two ranks of this machine, batch_size on each\n"
       "bonfire train place=cpu:0,cpu:1                    on two devices of one process, batch_size on both together\n"
       "bonfire train steps=100 --trace trace.json         a timeline of every node, the data and the checkpoints");
   auto wanted = std::make_shared<TrainWanted>();
   command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");
+  command.option("--config", wanted->config, "the YAML file, where that is not the first argument");
   command.option("--trace", wanted->trace, "write what happened when to this file, for ui.perfetto.dev");
   command.option("--nproc", wanted->ranks, "ranks to start on this machine, as num_gpus=N says");
   command.runs([wanted] { return run_train(*wanted); });

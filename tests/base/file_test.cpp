@@ -216,6 +216,30 @@ TEST(WriteFileAtomically, TakesTheLongestNameThereIs) {
   EXPECT_EQ(folder.get(name), "x");
 }
 
+TEST(KindOf, SaysWhatIsThereAndWhenItCannotBeKnown) {
+  ScratchFolder folder;
+  folder.put("file", "x");
+  fs::create_directory(folder / "closed");
+  folder.put("closed/inside", "x");
+  fs::create_symlink("file", folder / "link");
+  fs::create_symlink("loop", folder / "loop");
+  EXPECT_EQ(kind_of(folder / "file"), PathKind::file);
+  EXPECT_EQ(kind_of(folder / "link"), PathKind::file);
+  EXPECT_EQ(kind_of(folder.path()), PathKind::folder);
+  EXPECT_EQ(kind_of("/dev/null"), PathKind::other);
+  EXPECT_EQ(kind_of(folder / "absent"), PathKind::nothing);
+  EXPECT_EQ(kind_of(folder / "file/inside"), PathKind::nothing);
+  EXPECT_ERROR(kind_of(folder / "loop"), DataError, "Too many levels of symbolic links");
+  EXPECT_ERROR(kind_of(std::string(5000, 'x')), DataError, "File name too long");
+  fs::permissions(folder / "closed", fs::perms::none);
+  fs::permissions(folder.path(), fs::perms::all);
+  {
+    testing::WithoutPrivileges nobody;
+    EXPECT_ERROR(base::exists(folder / "closed/inside"), DataError, "Permission denied");
+  }
+  fs::permissions(folder / "closed", fs::perms::all);
+}
+
 TEST(WriteFileAtomically, TakesABareName) {
   ScratchFolder folder;
   fs::path before = fs::current_path();

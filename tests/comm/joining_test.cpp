@@ -2,18 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <list>
+
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
+#include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
 
 namespace bonfire::comm::joining_test {
 namespace {
 
 using namespace std::chrono_literals;
+using bonfire::testing::ChildProcess;
+using bonfire::testing::expect_mentions;
+using bonfire::testing::program_beside;
 
 class Joining : public ::testing::Test {
  protected:
@@ -32,6 +38,51 @@ TEST_F(Joining, RanksAreBelowTheSize) {
 
 TEST_F(Joining, ARankThatNeverComesIsNamed) {
   EXPECT_ERROR(shm_group(membership(0, 3)), TimeoutError, "[shm] rank 0 waited 0.05 s for rank 1, which never came");
+}
+
+// As `bonfire launch` starts it.
+ChildProcess::Variables variables_of(int rank, int world, int port) {
+  return {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(world)},
+          {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(world)},
+          {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)},
+          {"BONFIRE_GENERATION", "0"},          {"BONFIRE_TOKEN", "secret"}};
+}
+
+TEST_F(Joining, ASignalIsNoTimeout) {
+  std::list<ChildProcess> ranks;
+  for (int rank : {0, 1, 2})
+    ranks.emplace_back(std::vector<std::string>{program_beside("rank_program"), "alarms", "2", "join", "1"},
+                       variables_of(rank, 3, server_->port()));
+  for (ChildProcess& rank : ranks) {
+    EXPECT_EQ(rank.wait(), 0) << rank.output();
+    EXPECT_EQ(rank.output(), "joined\n");
+  }
+}
+
+TEST_F(Joining, WhoWaitsSaysForWhom) {
+  std::list<ChildProcess> ranks;
+  for (int rank : {0, 1, 2})
+    ranks.emplace_back(std::vector<std::string>{program_beside("rank_program"), "join", "6"},
+                       variables_of(rank, 3, server_->port()));
+  expect_mentions(ranks.front().read_line("waited"),
+                  {"bonfire: rank 0 has waited 5 s for ranks 1 and 2 to join the group late"});
+  for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(), 0) << rank.output();
+}
+
+// Before the first step: one that loads data for long, or has died where nobody looks.
+TEST_F(Joining, WhoWaitsInACallBeforeTheFirstStepSaysForWhom) {
+  for (const char* backend : {"shm", "gloo"}) {
+    if (backend == std::string("gloo") && !has_gloo()) continue;
+    auto server = serve_store({.token = "secret"});
+    std::list<ChildProcess> ranks;
+    for (int rank : {0, 1})
+      ranks.emplace_back(std::vector<std::string>{program_beside("rank_program"), "fleet", backend, "if", "1", "sleep",
+                                                  "6", "if", "all", "leave", "NOW"},
+                         variables_of(rank, 2, server->port()));
+    expect_mentions(ranks.front().read_line("waited"),
+                    {"bonfire: rank 0 (", ") has waited 5 s for rank 1", "(all_gather)"});
+    for (ChildProcess& rank : ranks) EXPECT_EQ(rank.wait(), 0) << rank.output();
+  }
 }
 
 TEST_F(Joining, ASocketThatNobodyListensOnTellsOfHostsAndNamespaces) {

@@ -1,5 +1,7 @@
 // A rank as tests want it. Its arguments say what it does, one after another:
 //   meet SECONDS    finds the other ranks; prints "met 4 on 1 machines"
+//   join SECONDS    finds the other ranks; all but rank 0 then sleep so long before they join a group; prints "joined"
+//   alarms MS       from now on a signal comes every so many milliseconds
 //   train STEPS     data parallel, a layer of 2 MiB; prints a sum of its weights. hierarchical STEPS: by hosts,
 //                   hierarchical2 STEPS: and with two communicators, local STEPS: by hosts, every fourth step (local
 //                   SGD)
@@ -21,6 +23,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +41,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/rendezvous.h"
+#include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/launch/launcher.h"
 #include "bonfire/parallel/fleet.h"
 
@@ -62,6 +66,31 @@ void meet(double seconds) {
     addresses.insert(peer.address);
   }
   say(fmt::format("met {} on {} machines at {}", job.peers.size(), machines.size(), fmt::join(addresses, " ")));
+}
+
+// TSan keeps a signal that comes shortly before a sleep until that is over.
+void sleep_for(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+void join_late(double seconds) {
+  comm::Rendezvous job = comm::meet(comm::read_environment());
+  if (job.environment.rank > 0) sleep_for(seconds);
+  auto group = comm::shm_group(
+      {.rank = job.environment.rank, .size = job.environment.world, .store = job.store, .name = "late"});
+  group->barrier();
+  say("joined");
+}
+
+// Calls that are interrupted by them are not made again by the system.
+void send_alarms(int milliseconds) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ::sigaction(SIGALRM, &action, nullptr);
+  const timeval between{0, milliseconds * 1000};
+  const itimerval timer{between, between};
+  ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
 void train(int steps, const std::string& how) {
@@ -116,12 +145,6 @@ void spawn() {
   say(fmt::format("processes {} {}", ::getpid(), child));
 }
 
-// TSan keeps a signal that comes shortly before a sleep until that is over.
-void sleep_for(double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-}
-
 void run(const std::vector<std::string>& words) {
   const char* rank = std::getenv("RANK");
   bool for_us = true;
@@ -132,6 +155,8 @@ void run(const std::vector<std::string>& words) {
     if (word == "if") for_us = value == "all" || (rank != nullptr && value == rank);
     if (!for_us) continue;
     if (word == "meet") meet(std::stod(value));
+    if (word == "join") join_late(std::stod(value));
+    if (word == "alarms") send_alarms(std::stoi(value));
     if (word == "train" || word == "hierarchical" || word == "hierarchical2" || word == "local")
       train(std::stoi(value), word);
     if (word == "env") say(value + "=" + (std::getenv(value.c_str()) ? std::getenv(value.c_str()) : "(none)"));

@@ -78,7 +78,7 @@ Counters& map_counters(int memory) {
     auto store = comm::connect_store({.port = number_in(kStorePort), .token = "secret", .generation = 0});
     comm::Membership membership{
         .rank = number_in(kRank), .size = size, .store = store, .name = "test", .timeout = timeout};
-    Rank mine{make_group(backend, membership), map_counters(number_in(kCounters))};
+    Rank mine{make_group(backend, membership), map_counters(number_in(kCounters)), store};
     body(mine);
   });
   // What does not fit into the pipe at once is not worth more.

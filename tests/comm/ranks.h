@@ -27,6 +27,7 @@ using Counters = std::array<std::atomic<int>, 2>;
 struct Rank {
   std::shared_ptr<comm::Group> group;
   Counters& counters;
+  std::shared_ptr<comm::Store> store = nullptr;  // of shm and gloo
 
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }

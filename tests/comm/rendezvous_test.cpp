@@ -31,6 +31,12 @@ ChildProcess::Variables torchrun(int rank, int world, int port) {
           {"LOCAL_WORLD_SIZE", std::to_string(world)}};
 }
 
+ChildProcess::Variables five_variables(int rank, int world, int port, const char* master = "127.0.0.1") {
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(world)}, {"LOCAL_RANK", std::to_string(rank)},
+          {"MASTER_ADDR", master},        {"MASTER_PORT", std::to_string(port)}, {"LOCAL_WORLD_SIZE", ""},
+          {"BONFIRE_TOKEN", ""}};
+}
+
 ChildProcess::Variables with(ChildProcess::Variables variables, const ChildProcess::Variables& more) {
   variables.insert(variables.end(), more.begin(), more.end());
   return variables;
@@ -56,6 +62,33 @@ TEST(Rendezvous, RanksWithoutOurLauncherMeetAtRankZero) {
     EXPECT_EQ(rank.wait(), 0) << rank.output();
     expect_mentions(rank.output(), {"met 3 on 1 machines at "});
   }
+}
+
+// As people set them by hand.
+TEST(Rendezvous, FiveVariablesAreEnoughOnOneHost) {
+  for (const char* master : {"127.0.0.1", "localhost", "::1"}) {
+    const int port = free_port();
+    std::list<ChildProcess> ranks;
+    for (int rank : {3, 0, 2, 1})
+      ranks.emplace_back(std::vector{program_beside("rank_program"), std::string("meet"), std::string("30")},
+                         five_variables(rank, 4, port, master));
+    for (ChildProcess& rank : ranks) {
+      EXPECT_EQ(rank.wait(), 0) << rank.output();
+      expect_mentions(rank.output(), {"met 4 on 1 machines at "});
+    }
+  }
+}
+
+TEST(Rendezvous, WhoWaitsForTheStoreSaysWhoOpensIt) {
+  const int port = free_port();
+  const std::vector<std::string> program{program_beside("rank_program"), "meet", "60"};
+  ChildProcess one(program, five_variables(1, 3, port));
+  expect_mentions(one.read_line("waited"), {"bonfire: rank 1 has waited 5 s for rank 0 to open the store at 127.0.0.1:",
+                                            "(127.0.0.1: Connection refused)"});
+  ChildProcess zero(program, five_variables(0, 3, port));
+  expect_mentions(zero.read_line("waited"), {"bonfire: rank 0 has waited 5 s for rank 2 of 3 (here: 0 on ", ", 1 on "});
+  ChildProcess two(program, five_variables(2, 3, port));
+  for (ChildProcess* rank : {&zero, &one, &two}) EXPECT_EQ(rank->wait(), 0) << rank->output();
 }
 
 TEST(Rendezvous, NamesTheRanksThatNeverCame) {

@@ -71,6 +71,17 @@ bool has_ipv6() {
 
 }  // namespace
 
+TEST(Store, TakesNothingSoLargeThatStrangersCouldFillTheMemory) {
+  auto server = serve();
+  auto store = rank_of(server->port());
+  store->set("large", std::string(kLongestMessage / 2, 'x'));
+  EXPECT_EQ(store->get("large", 30s).size(), static_cast<size_t>(kLongestMessage / 2));
+  EXPECT_ERROR(store->set("too large", std::string(kLongestMessage, 'x')), CommError,
+               "cannot set 'too large': a key and its value may have 16777216 bytes");
+  store->set("after", "it");
+  EXPECT_EQ(store->get("after", 30s), "it");
+}
+
 TEST(Store, KeepsWhatWasSetWithEveryByte) {
   auto server = serve();
   auto one = rank_of(server->port()), other = rank_of(server->port());

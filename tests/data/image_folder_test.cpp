@@ -75,6 +75,56 @@ TEST(ImageFolder, WhatIsMissingIsNamed) {
   EXPECT_ERROR(load_image_folders(folder.path()), DataError, "train/empty'; remove it");
 }
 
+TEST(ImageFolder, ALinkBackIsAnErrorAndOtherLinksAreFollowed) {
+  ScratchFolder folder, other;
+  for (const char* name : {"cat/a.jpg", "cat/b.jpg", "dog/a.jpg", "dog/b.jpg"}) put(folder, name);
+  put(other, "more/c.jpg");
+  fs::create_directory_symlink(other.path(), folder / "cat/others");
+  ImageFolders sets = load_image_folders(folder.path());
+  EXPECT_EQ(sets.train->size() + sets.test->size(), 5);
+  for (const char* target : {".", "..", "../../"}) {
+    const fs::path link = folder / "dog/loop";
+    fs::create_directory_symlink(target, link);
+    if (std::string_view(target) != "../../") {
+      EXPECT_ERROR(load_image_folders(folder.path()), DataError, "'" + link.string() + "' is a link back to");
+    }
+    fs::remove(link);
+  }
+  fs::create_directory_symlink("loop", folder / "dog/loop");  // to itself
+  EXPECT_ERROR(load_image_folders(folder.path()), DataError, "Too many levels of symbolic links");
+}
+
+TEST(ImageFolder, PicturesOfOtherFormatsAreCountedAndNamed) {
+  ScratchFolder folder;
+  for (const char* name : {"cat/a.jpg", "cat/b.jpg", "dog/a.png", "dog/b.png"}) put(folder, name);
+  EXPECT_EQ(load_image_folders(folder.path()).passed_over, "");
+  put(folder, "cat/c.webp");
+  put(folder, "cat/readme.txt");
+  put(folder, "cat/.hidden.webp");
+  EXPECT_EQ(load_image_folders(folder.path()).passed_over,
+            "1 picture that is neither JPEG nor PNG: 1 .webp (cat/c.webp)");
+  for (const char* name : {"dog/1.WEBP", "dog/2.bmp", "dog/3.gif"}) put(folder, name);
+  const std::string text = load_image_folders(folder.path()).passed_over;
+  expect_mentions(text, {"4 pictures that are neither JPEG nor PNG: 1 .bmp, 1 .gif, 2 .webp (cat/c.webp, ", ", ...)"});
+  put(folder, "eel/1.tiff");
+  EXPECT_ERROR(load_image_folders(folder.path()), DataError,
+               "eel'; there are 1 picture that is neither JPEG nor PNG: 1 .tiff");
+}
+
+TEST(ImageFolder, OfWhatMayNotBeReadItIsNotSaidThatItIsNotThere) {
+  ScratchFolder folder;
+  put(folder, "cat/a.jpg");
+  put(folder, "cat/closed/b.jpg");
+  fs::permissions(folder / "cat/closed", fs::perms::none);
+  fs::permissions(folder.path(), fs::perms::all);
+  {
+    WithoutPrivileges nobody;
+    EXPECT_ERROR(load_image_folders(folder.path()), DataError, "Permission denied");
+    EXPECT_ERROR(load_image_folders(folder / "cat/closed"), DataError, "Permission denied");
+  }
+  fs::permissions(folder / "cat/closed", fs::perms::all);
+}
+
 TEST(ImageFolderThreads, ACorruptFileAmongGoodOnesReachesTheCallerByItsName) {
   ScratchFolder folder;
   std::string good = jpeg_file(test_picture(50, 60), 50, 60);

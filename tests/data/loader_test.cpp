@@ -172,6 +172,7 @@ TEST(DataLoader, OptionsThatMakeNoSenseAreErrors) {
   EXPECT_THROW(DataLoader(numbered(1), {.batch_size = 0}), ConfigError);
   EXPECT_THROW(DataLoader(numbered(1), {.limit = -1}), ConfigError);
   EXPECT_THROW(DataLoader(numbered(1), {.num_workers = -1}), ConfigError);
+  EXPECT_THROW(DataLoader(numbered(1), {.num_workers = 1'000'000'000}), ConfigError);
   EXPECT_THROW(DataLoader(numbered(3), {.batch_size = 4, .drop_last = true}), ConfigError);
   EXPECT_THROW(DataLoader(numbered(0), {}), DataError);
   DataLoader loader(numbered(3), {.batch_size = 2});

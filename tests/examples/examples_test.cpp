@@ -140,19 +140,49 @@ TEST(Examples, MnistSaysWhatIsWrong) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "tpu", no_place.output);
 }
 
-TEST(Examples, ResNetReportsTopOneAndTopFive) {
-  ScratchFolder folder;
-  write_split(folder.path(), "train", 64);
-  write_split(folder.path(), "t10k", 10);
-  Ended ended =
-      run("resnet18", "--place cpu --epochs 1 --batch_size 2 --limit 8 --log_freq 2 --data " + folder.path().string());
+// What the ResNet prints, once, on any number of ranks.
+void expect_resnets_lines(const Ended& ended, const std::string& first_line) {
   ASSERT_EQ(ended.status, 0) << ended.output;
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, first_line, ended.output);
   std::vector<std::string> batches = matches(
       ended.output, "\\[Epoch 1, batch ([24])\\] loss: [0-9.]+, acc1: [01]\\.[0-9]{5}, acc5: [01]\\.[0-9]{5}\n");
   EXPECT_EQ(batches, (std::vector<std::string>{"2", "4"})) << ended.output;
   EXPECT_EQ(matches(ended.output, "\\[Epoch 1\\] test acc1: ([01]\\.[0-9]{5}), acc5: [01]\\.[0-9]{5}\n").size(), 1U)
       << ended.output;
 }
+
+TEST(Examples, ResNetReportsTopOneAndTopFive) {
+  ScratchFolder folder;
+  write_split(folder.path(), "train", 64);
+  write_split(folder.path(), "t10k", 11);  // of which two ranks have 6 and 5
+  const std::string arguments =
+      "--place cpu --epochs 1 --batch_size 2 --lr 0.05 --log_freq 2 --data " + folder.path().string();
+  expect_resnets_lines(run("resnet18", arguments + " --limit 8"), "devices: 1, batch_size: 2 on each, lr: 0.05\n");
+#ifdef BONFIRE_PROGRAM
+  Ended two =
+      run_command(std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/resnet18 " +
+                  arguments + " --limit 16");
+  expect_resnets_lines(two, "devices: 2, batch_size: 2 on each, lr: 0.1\n");
+#endif
+}
+
+#ifdef BONFIRE_PROGRAM
+TEST(Examples, AProgramThatNeverJoinsItsRanksIsTold) {
+  ScratchFolder folder;
+  write_split(folder.path(), "train", 64);
+  write_split(folder.path(), "t10k", 10);
+  const std::string mnist = fmt::format("{}/mnist --place cpu --epochs 1 --data {} --output {}",
+                                        BONFIRE_EXAMPLES_FOLDER, folder.path().string(), (folder / "w").string());
+  const std::string told = "has not called fleet::init\\(\\): (2) copies of its model train, each for itself";
+  Ended two = run_command(std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " + mnist);
+  EXPECT_EQ(two.status, 0) << two.output;
+  EXPECT_EQ(matches(two.output, told).size(), 1U) << two.output;
+  EXPECT_EQ(matches(run_command(mnist).output, "(fleet)").size(), 0U);
+  Ended joined = run_command(std::string(BONFIRE_PROGRAM) + " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER
+                                                            "/data_parallel 2");
+  EXPECT_EQ(matches(joined.output, told).size(), 0U) << joined.output;
+}
+#endif
 
 TEST(Examples, CustomOpHasARightGradientAndLearns) {
   Ended ended = run("custom_op");

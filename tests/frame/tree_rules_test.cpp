@@ -32,6 +32,33 @@ TEST(SourceTree, FilesAreShortAndNamedForWhatTheyHold) {
 
 TEST(SourceTree, LinksInItsPagesLeadToFilesThatAreThere) { EXPECT_EQ(lines_of(link_faults(kTree)), ""); }
 
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(SourceTree, HasItsLicenceAndSaysSo) {
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "Apache License\n                           Version 2.0, January 2004",
+                      text_of(kTree / "LICENSE"));
+  for (const char* page : {"README.md", "README.zh.md"})
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "[LICENSE](LICENSE)", text_of(kTree / page));
+}
+
+// Where a comment says how to start an example, that is where the release build puts it.
+TEST(SourceTree, CommentsOfExamplesNameProgramsThatAreBuilt) {
+  int named = 0;
+  for (const auto& entry : fs::directory_iterator(kTree / "examples")) {
+    const std::string text = text_of(entry.path()), folder = "build/release/examples/";
+    for (size_t at = text.find("build/"); at != std::string::npos; at = text.find("build/", at + 1), ++named) {
+      ASSERT_EQ(text.compare(at, folder.size(), folder), 0) << entry.path();
+      const size_t begin = at + folder.size();
+      EXPECT_EQ(text.substr(begin, text.find_first_of(" \n", begin) - begin), entry.path().stem()) << entry.path();
+    }
+    EXPECT_EQ(text.find("   example_"), std::string::npos) << entry.path();
+  }
+  EXPECT_GE(named, 4);
+}
+
 // A small tree of real files that is gone afterwards.
 class TreeRules : public ::testing::Test {
  protected:

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <sstream>
-#include <thread>
 
 #include "tests/launch/launched.h"
+#include "tests/launch/quota.h"
 #include "tests/launch/trained.h"
 #include "tests/train/digits.h"
 
@@ -20,45 +18,13 @@ using testing::clean;
 using testing::joined;
 using testing::Log;
 using testing::log_of;
-using testing::processes_with;
+using testing::process_of_rank;
+using testing::Quota;
 using testing::ScratchFolder;
 using testing::Words;
 
 constexpr int64_t kEqual = 8;           // samples of each of two ranks
 constexpr int64_t kStepsPerEpoch = 30;  // of 16 samples, the last of 11
-
-// While one lives, the process runs for 2 ms of every 8: what a CPU quota does to it, but without the right to set one.
-class Quota {
- public:
-  explicit Quota(int process)
-      : thread_([this, process] {
-          using std::chrono::milliseconds;
-          while (!stop_) {
-            ::kill(process, SIGSTOP);
-            std::this_thread::sleep_for(milliseconds(6));
-            ::kill(process, SIGCONT);
-            std::this_thread::sleep_for(milliseconds(2));
-          }
-        }) {}
-  ~Quota() {
-    stop_ = true;
-    thread_.join();
-  }
-  Quota(const Quota&) = delete;
-  Quota& operator=(const Quota&) = delete;
-
- private:
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
-
-// -1: there is none.
-int process_of_rank_1(const ScratchFolder& folder) {
-  const std::vector<int> all = processes_with("BONFIRE_TEST=" + folder.path().string());
-  for (int process : processes_with("RANK=1"))
-    if (std::find(all.begin(), all.end(), process) != all.end()) return process;
-  return -1;
-}
 
 Words of_digits(const ScratchFolder& folder, int64_t batch_size, const Words& more) {
   return joined(
@@ -91,7 +57,7 @@ int64_t train_with_a_slow_rank(const ScratchFolder& folder) {
   EXPECT_NE(two.read_line("epochs of"), "") << two.output();
   std::vector<int64_t> shares;
   {
-    const int slow = process_of_rank_1(folder);
+    const int slow = process_of_rank(1, folder.path().string());
     EXPECT_GT(slow, 0);
     if (slow < 0) return 0;
     Quota quota(slow);

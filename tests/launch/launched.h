@@ -1,6 +1,7 @@
 #pragma once
 // `bonfire launch` in a process of its own, with tests/comm/rank_program.cpp as its ranks.
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -104,6 +105,14 @@ inline std::vector<int> processes_with(const std::string& variable) {
     if ((std::string(1, '\0') + text).find('\0' + variable + '\0') != std::string::npos) all.push_back(std::stoi(name));
   }
   return all;
+}
+
+// Of a job whose environment has BONFIRE_TEST=mark; -1: there is none.
+inline int process_of_rank(int rank, const std::string& mark) {
+  const std::vector<int> all = processes_with("BONFIRE_TEST=" + mark);
+  for (int process : processes_with("RANK=" + std::to_string(rank)))
+    if (std::find(all.begin(), all.end(), process) != all.end()) return process;
+  return -1;
 }
 
 }  // namespace bonfire::testing

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <random>
@@ -25,11 +26,16 @@ using testing::processes_with;
 using testing::ScratchFolder;
 using testing::Words;
 
-// The process that the one which was started has started: the inner launcher.
-int inner_of(const Launched& job) {
-  int process = 0;
-  std::ifstream("/proc/" + std::to_string(job.pid()) + "/task/" + std::to_string(job.pid()) + "/children") >> process;
-  return process;
+int child_of(int process) {
+  int child = 0;
+  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", process)) >> child;
+  return child;
+}
+
+// The three processes of a launcher: the one that was started, its guard, and the one that has started the ranks.
+std::vector<int> launcher_of(const Launched& job) {
+  const int guard = child_of(job.pid());
+  return {job.pid(), guard, child_of(guard)};
 }
 
 }  // namespace
@@ -109,13 +115,14 @@ TEST(Launch, WhatRanksStartedEndsWithAJobThatSucceeds) {
 }
 
 TEST(Launch, AKilledLauncherLeavesNothing) {
-  for (bool inner : {false, true}) {
+  for (size_t victim : {0, 1, 2}) {
     Launched job({"--nproc_per_node", "2"}, {"deaf", "spawn", "sleep", "60"});
     std::vector<int> processes = job.processes(2);
     ASSERT_EQ(processes.size(), 4u);
-    processes.push_back(inner_of(job));
+    const std::vector<int> launcher = launcher_of(job);
+    processes.insert(processes.end(), launcher.begin() + 1, launcher.end());
     ASSERT_TRUE(is_there(processes.back()));
-    inner ? void(::kill(processes.back(), SIGKILL)) : job.signal(SIGKILL);
+    ::kill(launcher[victim], SIGKILL);
     EXPECT_EQ(job.wait(), 128 + SIGKILL);
     EXPECT_TRUE(gone_soon([&] { return processes; })) << job.output();
   }
@@ -131,12 +138,26 @@ TEST(Launch, NothingIsLeftWhateverIsKilledWhenever) {
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 150));
     std::vector<int> there = processes_with("BONFIRE_TOKEN=" + token);
     int victim = there.empty() ? job.pid() : there[random() % there.size()];
-    bool of_the_launcher = victim == job.pid() || victim == inner_of(job);
+    const std::vector<int> launcher = launcher_of(job);
+    const bool of_the_launcher = std::find(launcher.begin(), launcher.end(), victim) != launcher.end();
     ::kill(victim, SIGKILL);
     if (!of_the_launcher) job.signal(SIGKILL);  // one of a rank's processes: then the launcher too
     EXPECT_TRUE(gone_soon([&] { return processes_with("BONFIRE_TOKEN=" + token); })) << "trial " << trial;
     job.wait();
   }
+}
+
+// A shell that becomes the launcher leaves it its children.
+TEST(Launch, LeavesOtherChildrenOfItsProcessAlone) {
+  Launched job({"--nproc_per_node", "2"}, {"spawn"}, {},
+               {"sh", "-c", "sleep 60 > /dev/null 2>&1 & echo other $!; exec \"$@\"", "sh"});
+  const std::string line = job.read_line("other ");
+  const int other = std::stoi(line.substr(line.find("other ") + 6));
+  std::vector<int> processes = job.processes(2);
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+  EXPECT_TRUE(is_there(other));
+  ::kill(other, SIGKILL);
 }
 
 TEST(Launch, OutputIsKeptInAFileForEachRankAndRestart) {

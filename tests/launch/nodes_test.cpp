@@ -39,6 +39,22 @@ TEST(LaunchNodes, MayDifferInTheNumberOfRanks) {
   expect_mentions(one.output(), {"[rank 1] met 3 on 1 machines", "[rank 1] LOCAL_RANK=0", "[rank 2] LOCAL_RANK=1"});
 }
 
+TEST(LaunchNodes, WhoWaitsSaysForWhom) {
+  const std::string port = std::to_string(free_port());
+  auto node = [&](const char* number) {
+    return std::make_unique<Launched>(Words{"--nnodes", "3", "--node_rank", number, "--master_port", port},
+                                      Words{"meet", "30"}, ChildProcess::Variables{{"BONFIRE_TOKEN", "secret"}});
+  };
+  auto one = node("1");
+  expect_mentions(one->read_line("waited"),
+                  {"launcher of node 1 has waited 5 s for node 0's launcher to open the store at 127.0.0.1:" + port});
+  auto zero = node("0");
+  expect_mentions(zero->read_line("waited"), {"launcher of node 0 has waited 5 s for the launchers of nodes 2 (of 3)"});
+  expect_mentions(one->read_line("waited"), {"for node 0 (127.0.0.1), which waits for all nodes to come"});
+  auto two = node("2");
+  for (const auto& each : {&zero, &one, &two}) EXPECT_EQ((*each)->wait(), 0) << (*each)->output();
+}
+
 TEST(LaunchNodes, AFailureOnOneEndsAllAndIsNamedOnAll) {
   int port = free_port();
   Words rank{"meet", "30", "if", "1", "print", "the reason", "exit", "4", "if", "0", "sleep", "60"};
@@ -68,7 +84,7 @@ TEST(LaunchNodes, CtrlCOnOneStopsAll) {
   one.read_line("met 2");
   one.signal(SIGINT);
   EXPECT_EQ(one.wait(), 130);
-  EXPECT_EQ(zero.wait(), 130);
+  EXPECT_EQ(zero.wait(), 130) << one.output();
   expect_mentions(zero.output(), {"node 1 (", ") was asked to stop"});
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bonfire/comm/mpi/mpi_group.h"
+#include "bonfire/launch/launcher.h"
 #include "tests/launch/slurm.h"
 #include "tests/launch/trained.h"
 #include "tests/support/expect_error.h"
@@ -133,6 +134,35 @@ TEST(OtherLaunchers, TorchrunsAndSrunsVariablesAreEnoughToTrain) {
       alone);
 }
 
+Variables by_hand(int rank, const std::string& port, const std::string& master) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", "2"},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"MASTER_ADDR", master},
+          {"MASTER_PORT", port}};
+}
+
+TEST(OtherLaunchers, FiveVariablesByHandAreEnoughToTrain) {
+  ScratchFolder folder;
+  const Log alone = testing::trained_alone(folder);
+  for (const char* master : {"127.0.0.1", "localhost"}) {
+    const std::string port = std::to_string(free_port());
+    expect_trained_with([&](int rank) { return by_hand(rank, port, master); }, alone);
+  }
+}
+
+// What a step fails with is wrapped; that a peer was lost is still seen.
+TEST(OtherLaunchers, ARankThatLosesAnotherInAStepEndsAsAVictim) {
+  ScratchFolder folder;
+  const std::string port = std::to_string(free_port());
+  ChildProcess zero(training(folder, {}, {"epochs=2000"}), clean(by_hand(0, port, "localhost")));
+  ChildProcess one(training(folder, {}, {"epochs=2000"}), clean(by_hand(1, port, "localhost")));
+  EXPECT_NE(zero.read_line("step 3/7"), "") << zero.output();
+  one.signal(SIGKILL);
+  EXPECT_EQ(zero.wait(), kLostPeer) << zero.output();
+  expect_mentions(zero.output(), {"rank 1 ("});
+}
+
 TEST(OtherLaunchers, MpirunAndTorchrunTrain) {
   if (!installed("mpirun")) GTEST_SKIP() << "mpirun is not installed";
   ScratchFolder folder;
@@ -144,6 +174,26 @@ TEST(OtherLaunchers, MpirunAndTorchrunTrain) {
   expect_trained_by({"mpirun", "--oversubscribe", "-n", "2"}, backend, as_root, alone);
   if (installed("torchrun"))
     expect_trained_by({"torchrun", "--no-python", "--nproc_per_node", "2"}, {}, clean(), alone);
+}
+
+// VGG-16 has 138 million parameters: a small net stands in, on data that is built in.
+TEST(OtherLaunchers, TheVggGuidesFileTrainsOnTwoRanksByMpi) {
+  const bool by_mpi = installed("mpirun") && comm::has_mpi();
+  const Words guides{"--config", BONFIRE_SOURCE_DIR "/configs/vgg16_dp.yaml"};
+  ScratchFolder folder;
+  const Words small{
+      "MODEL=lenet", "data=generated", "image_size=28", "limit=64",   "batch_size=8",
+      "epochs=1",    "num_workers=1",  "place=cpu",     "log_freq=4", "output=" + (folder / "runs").string()};
+  Words command{BONFIRE_PROGRAM, "train"};
+  if (by_mpi) command = joined({"mpirun", "--oversubscribe", "-n", "2"}, command);
+  command = joined(joined(command, guides), small);
+  if (!by_mpi) command.push_back("backend=auto");
+  ChildProcess process(command, clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                       {"ASAN_OPTIONS", "detect_leaks=0"}}));
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  expect_mentions(process.output(), {"1 epoch of 4 steps of 16 images (8 on each of 2 ranks)"});
+  EXPECT_EQ(log_of(folder / "runs/1").evaluations.size(), 1U);
 }
 
 TEST(OtherLaunchers, SlurmTrains) {

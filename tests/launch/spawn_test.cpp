@@ -41,6 +41,17 @@ TEST(Spawn, ARankThatFailsIsNamedAndTheCallThrows) {
                    "[fleet] a rank failed with exit status 1; see above which, and why"});
 }
 
+TEST(Spawn, LeavesTheProgramsOwnChildrenAlone) {
+  Spawning program("children");
+  EXPECT_EQ(program.wait(), 0) << program.output();
+  expect_mentions(program.output(),
+                  {"rank 0 of 2: sum 3", "rank 1 of 2: sum 3", "the first child lives\n",
+                   "the second child ended with 7, and the handler was called\n", "the program adopts nobody\n"});
+  Spawning ignoring("ignoring");
+  EXPECT_EQ(ignoring.wait(), 0) << ignoring.output();
+  expect_mentions(ignoring.output(), {"rank 0 of 2: sum 3", "rank 1 of 2: sum 3", "the first child lives\n"});
+}
+
 TEST(Spawn, ComesBeforeAnythingIsComputed) {
   Spawning program("late");
   EXPECT_EQ(program.wait(), 3);

@@ -45,7 +45,9 @@ TEST(AlexNet, GradientsThatAreZeroStayZeroWithEveryKernel) {
       }
       // A ReLU's input may be as near zero as rounding.
       EXPECT_LE(noise, 1e-3 * zeros) << kernel << ", convolution " << i;
-      if (i == 4) EXPECT_GT(zeros, 0.3 * static_cast<double>(plain[i].size()));
+      if (i == 4) {
+        EXPECT_GT(zeros, 0.3 * static_cast<double>(plain[i].size()));
+      }
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "bonfire/nn/embedding.h"
 #include "bonfire/nn/linear.h"
 #include "bonfire/nn/lstm.h"
+#include "bonfire/nn/module_list.h"
 #include "bonfire/nn/norm.h"
 #include "bonfire/nn/pooling.h"
 #include "bonfire/ops/random.h"
@@ -36,11 +37,48 @@ TEST(Layers, PrintAsPyTorchs) {
   EXPECT_EQ(to_string(Embedding({.rows = 7, .size = 3, .padding_index = 0})), "Embedding(7, 3, padding_idx=0)");
   EXPECT_EQ(to_string(LSTM({.input = 6, .hidden = 5, .layers = 2, .batch_first = true})),
             "LSTM(6, 5, num_layers=2, batch_first=True)");
-  EXPECT_EQ(to_string(Dropout(0.25)), "Dropout(p=0.25)");
+  EXPECT_EQ(to_string(LSTM({.input = 3, .hidden = 4})), "LSTM(3, 4)");
+  EXPECT_EQ(to_string(LSTM({.input = 3, .hidden = 4, .layers = 2, .bias = false, .dropout = 0.5})),
+            "LSTM(3, 4, num_layers=2, bias=False, dropout=0.5)");
+  EXPECT_EQ(to_string(Linear({.in = 3, .out = 4, .bias = false})), "Linear(in_features=3, out_features=4, bias=False)");
+  EXPECT_EQ(to_string(BatchNorm2d({.channels = 3, .momentum = 1})),
+            "BatchNorm2d(3, eps=1e-05, momentum=1.0, affine=True, track_running_stats=True)");
+  EXPECT_EQ(to_string(BatchNorm1d({.channels = 3, .eps = 1e-3, .affine = false})),
+            "BatchNorm1d(3, eps=0.001, momentum=0.1, affine=False, track_running_stats=True)");
+  EXPECT_EQ(to_string(MultiheadAttention({.size = 8, .heads = 2})),
+            "MultiheadAttention(\n"
+            "  (out_proj): NonDynamicallyQuantizableLinear(in_features=8, out_features=8, bias=True)\n"
+            ")");
+}
+
+TEST(Layers, WithoutParametersPrintAsPyTorchs) {
+  EXPECT_EQ(to_string(Dropout(0.25)), "Dropout(p=0.25, inplace=False)");
+  EXPECT_EQ(to_string(Dropout(0)), "Dropout(p=0.0, inplace=False)");
   EXPECT_EQ(to_string(ReLU()), "ReLU()");
+  EXPECT_EQ(to_string(ReLU({.inplace = true})), "ReLU(inplace=True)");
+  EXPECT_EQ(to_string(GELU()), "GELU(approximate='none')");
+  EXPECT_EQ(to_string(SiLU()), "SiLU()");
+  EXPECT_EQ(to_string(Flatten()), "Flatten(start_dim=1, end_dim=-1)");
   EXPECT_EQ(to_string(MaxPool2d({.kernel = {3}, .stride = {2}})),
-            "MaxPool2d(kernel_size=(3, 3), stride=(2, 2), padding=(0, 0), ceil_mode=False)");
+            "MaxPool2d(kernel_size=3, stride=2, padding=0, dilation=1, ceil_mode=False)");
+  EXPECT_EQ(to_string(MaxPool2d({.kernel = {3, 2}, .stride = {2}, .padding = {1}, .ceil_mode = true})),
+            "MaxPool2d(kernel_size=(3, 2), stride=2, padding=1, dilation=1, ceil_mode=True)");
+  EXPECT_EQ(to_string(MaxPool2d({.kernel = {2}})),
+            "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)");
+  EXPECT_EQ(to_string(AvgPool2d({.kernel = {2, 3}})), "AvgPool2d(kernel_size=(2, 3), stride=(2, 3), padding=0)");
   EXPECT_EQ(to_string(AdaptiveAvgPool2d({6, 6})), "AdaptiveAvgPool2d(output_size=(6, 6))");
+  EXPECT_EQ(to_string(AdaptiveAvgPool2d({1})), "AdaptiveAvgPool2d(output_size=1)");
+}
+
+TEST(Layers, ListsShowEqualModulesOnceAsPyTorchs) {
+  ModuleList<AnyModule> list;
+  EXPECT_EQ(to_string(list), "ModuleList()");
+  for (int64_t out : {2, 2, 3}) list.push_back(Linear({.in = 2, .out = out}));
+  EXPECT_EQ(to_string(list),
+            "ModuleList(\n"
+            "  (0-1): 2 x Linear(in_features=2, out_features=2, bias=True)\n"
+            "  (2): Linear(in_features=2, out_features=3, bias=True)\n"
+            ")");
 }
 
 TEST(Layers, DropoutWorksOnlyWhileTraining) {

@@ -51,7 +51,9 @@ TEST_P(Exactness, EveryCandidateIsAsExactAsItStates) {
       const std::string what = fmt::format("{} {} {}: error {:.1e}", one.op, one.name, row.candidate, row.error);
       EXPECT_LE(row.multiple, row.stated) << what;
       EXPECT_LT(row.error, 3e-6) << what;
-      if (row.keeps_zeros) EXPECT_EQ(row.not_zeros, 0) << what;
+      if (row.keeps_zeros) {
+        EXPECT_EQ(row.not_zeros, 0) << what;
+      }
     }
   }
   for (const char* name : {"implicit_gemm:nhwc", "winograd2:nhwc", "winograd4:nhwc", "winograd4_noisy:nhwc"})

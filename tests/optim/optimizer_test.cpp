@@ -6,10 +6,12 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/optim/clip_grad.h"
+#include "bonfire/optim/optimizer_state.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
 
 namespace bonfire::optim::optimizer_test {
 namespace {
@@ -174,6 +176,45 @@ TEST(Optimizer, ContinuesFromItsSavedState) {
     return values_of(w);
   };
   EXPECT_EQ(run(3), run(-1));
+}
+
+// The first update of a parameter is as large as that of another, however late it comes.
+TEST(Optimizer, CountsTheUpdatesOfEachParameter) {
+  Parameter early = parameter({1}), late = parameter({1});
+  Adam optimizer(std::vector{early, late}, {.lr = 0.01});
+  for (int i = 0; i < 50; ++i) {
+    distance(i < 49 ? early : late).backward();
+    optimizer.step();
+    optimizer.clear_grad();
+  }
+  EXPECT_NEAR(values_of(late)[0], 1.01, 1e-5);
+  EXPECT_EQ(optimizer.state()[0].second.value().to_vector<int64_t>(), (std::vector<int64_t>{49, 1}));
+}
+
+TEST(Optimizer, TakesOneCountForAllFromOlderFiles) {
+  bonfire::testing::ScratchFolder folder;
+  auto make = [](std::vector<Parameter>& all) {
+    all = {parameter({1, 2}, "a"), parameter({3}, "b")};
+    return Adam(all, {.lr = 0.1});
+  };
+  std::vector<Parameter> written, read;
+  Adam first = make(written), second = make(read);
+  auto step = [](const Adam& optimizer, const std::vector<Parameter>& all) {
+    (distance(all[0]) + distance(all[1])).backward();
+    Adam(optimizer).step();
+    optimizer.clear_grad();
+  };
+  for (int i = 0; i < 3; ++i) step(first, written);
+  nn::StateDict older = state_dict(first);
+  ASSERT_EQ(older[0].name, "step");
+  older[0].variable = Variable::from<int64_t>(std::vector<int64_t>{3}, Shape{});
+  nn::save_state_dict(older, folder / "optimizer.safetensors");
+  load_optimizer_state(second, folder / "optimizer.safetensors");
+  for (size_t i = 0; i < 2; ++i) read[i].load(written[i].save());
+  step(first, written);
+  step(second, read);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(values_of(read[i]), values_of(written[i]));
+  EXPECT_EQ(second.state()[0].second.value().to_vector<int64_t>(), (std::vector<int64_t>{4, 4}));
 }
 
 TEST(Optimizer, KeepsStateOfBf16ParametersInF32) {

@@ -196,13 +196,15 @@ std::vector<std::vector<std::byte>> all_values(const Branches& model, const opti
 }
 
 // Two samples a step go through branches[step]: the first one's rank, or the first half's, is 0.
-std::vector<std::vector<std::byte>> train_branches(Device device, const std::vector<std::array<int, 2>>& branches) {
+std::vector<std::vector<std::byte>> train_branches(Device device, const std::vector<std::array<int, 2>>& branches,
+                                                   bool adam) {
   manual_seed(3);
   Branches plain;
   plain.to(device);
   Branches model = fleet::distributed_model(plain);
   auto optimizer = fleet::distributed_optimizer(
-      optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}));
+      adam ? optim::Optimizer(optim::Adam(model.parameters(), {.lr = 0.1, .weight_decay = 0.01}))
+           : optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}));
   for (const std::array<int, 2>& step : branches) {
     Tensor x = ones({1, 4}, DType::f32, device);
     Tensor loss = fleet::world_size() == 1 ? (sum(model(x, step[0])) + sum(model(x, step[1]))) * 0.5
@@ -217,16 +219,18 @@ std::vector<std::vector<std::byte>> train_branches(Device device, const std::vec
 TEST(DataParallel, RanksMayUseDifferentParameters) {
   // The last branch is used by nobody, by one rank, by the other, and by nobody again.
   const std::vector<std::array<int, 2>> branches{{0, 1}, {1, 0}, {0, 0}, {2, 1}, {1, 2}, {0, 1}, {0, 1}};
-  std::vector<std::vector<std::byte>> alone, ranks[2];
-  std::thread([&] {
-    fleet::join(nullptr);
-    alone = train_branches({DeviceType::cpu, 2}, branches);
-    fleet::leave();
-  }).join();
-  auto errors = errors_of(2, [&](Device device) { ranks[fleet::rank()] = train_branches(device, branches); });
-  ASSERT_EQ(errors, std::vector<std::string>(2));
-  EXPECT_EQ(ranks[0], alone);  // these gradients are exact in any order
-  EXPECT_EQ(ranks[1], alone);
+  for (bool adam : {false, true}) {
+    std::vector<std::vector<std::byte>> alone, ranks[2];
+    std::thread([&] {
+      fleet::join(nullptr);
+      alone = train_branches({DeviceType::cpu, 2}, branches, adam);
+      fleet::leave();
+    }).join();
+    auto errors = errors_of(2, [&](Device device) { ranks[fleet::rank()] = train_branches(device, branches, adam); });
+    ASSERT_EQ(errors, std::vector<std::string>(2));
+    EXPECT_EQ(ranks[0], alone);  // these gradients are exact in any order
+    EXPECT_EQ(ranks[1], alone);
+  }
 }
 
 // Two batches an update: what only the first has used, on one rank, is reduced with the second.
@@ -405,9 +409,37 @@ TEST(DataParallel, WhatIsNotBuiltIsRefused) {
   nn::Linear model({.in = 2, .out = 2});
   optim::SGD plain(model.parameters(), {.lr = 0.1});
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_recompute = true}), ConfigError,
-               "use_recompute is not built yet");
+               "use_recompute is not available yet");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.accumulate_steps = 2}), ConfigError, "not built yet");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.amp_dtype = "f16"}), ConfigError,
+               "amp_dtype has no effect without use_amp");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_amp = true, .loss_scaling = 8}), ConfigError,
+               "loss_scaling has no effect without use_amp and amp_dtype f16");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.recompute_segments = {{"fc"}}}), ConfigError,
+               "recompute_segments has no effect without use_recompute");
+  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.local_sgd_steps = 8}), ConfigError,
+               "local_sgd_steps has no effect without use_local_sgd");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 0}), ConfigError,
                "expected more than 0");
+  fleet::leave();
+}
+
+TEST(DataParallel, VariablesOfTheEnvironmentWinOverTheProgram) {
+  fleet::join(nullptr);
+  nn::Linear model({.in = 2, .out = 2});
+  optim::SGD plain(model.parameters(), {.lr = 0.1});
+  const passes::Options& options = passes::current_options();
+  fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 1, .fuse_parameter_groups_size = 9});
+  EXPECT_EQ(options.all_reduce_bytes, 1 << 20);
+  EXPECT_EQ(options.all_reduce_layers, 9);
+  ::setenv("FLAGS_fuse_parameter_memory_size", "16", 1);
+  ::setenv("FLAGS_fuse_parameter_groups_size", "3", 1);
+  fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 1, .fuse_parameter_groups_size = 9});
+  EXPECT_EQ(options.all_reduce_bytes, 16 << 20);
+  EXPECT_EQ(options.all_reduce_layers, 3);
+  ::unsetenv("FLAGS_fuse_parameter_memory_size");
+  ::unsetenv("FLAGS_fuse_parameter_groups_size");
+  fleet::distributed_optimizer(plain);
   fleet::leave();
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "bonfire/base/random.h"
@@ -109,17 +110,18 @@ struct Task {
   int64_t size(int64_t step) const { return batches[static_cast<size_t>(step) % batches.size()]; }
 };
 
-Bytes values_of(const nn::Module& model) {
+Bytes values_of(const nn::StateDict& variables) {
   Bytes all;
-  for (const auto& [name, variable] : model.state_dict()) all.push_back(variable.save());
+  for (const auto& [name, variable] : variables) all.push_back(variable.save());
   return all;
 }
+Bytes values_of(const nn::Module& model) { return values_of(model.state_dict()); }
 
 // Copies on devices of one kind have the same bits; a GPU rounds some products and sums otherwise than a CPU.
-void expect_same_parameters(const SmoothNet& copy, const SmoothNet& first) {
-  const auto own = copy.parameters(), others = first.parameters();
+void expect_same_parameters(const nn::StateDict& own, const nn::StateDict& others) {
   for (size_t i = 0; i < own.size(); ++i) {
-    const Parameter &mine = own[i], &its = others[i];
+    const Variable &mine = own[i].variable, &its = others[i].variable;
+    if (!its.requires_grad()) continue;  // running statistics are each device's own
     if (mine.device().type == its.device().type) {
       EXPECT_EQ(mine.save(), its.save());
       continue;
@@ -131,7 +133,7 @@ void expect_same_parameters(const SmoothNet& copy, const SmoothNet& first) {
 
 Course in_process(const std::vector<Device>& devices, const Task& task, bool compiled = false) {
   manual_seed(5);
-  DataParallel parallel([&] { return SmoothNet(task.net); }, momentum, devices, task.strategy);
+  DataParallel parallel(SmoothNet(task.net), momentum, devices, task.strategy);
   auto step = parallel.compile(train_step);
   Course course;
   for (int64_t i = 0; i < kSteps; ++i) {
@@ -140,7 +142,7 @@ Course in_process(const std::vector<Device>& devices, const Task& task, bool com
     course.losses.push_back(loss.item());
   }
   course.values = values_of(parallel.module());
-  for (const auto& replica : parallel.replicas()) expect_same_parameters(replica.model, parallel.module());
+  for (const nn::StateDict& copy : parallel.copies()) expect_same_parameters(copy, parallel.module().state_dict());
   return course;
 }
 
@@ -253,7 +255,7 @@ TEST(InProcessDataParallel, BalancedBySpeedASlowDeviceGetsLessAndTheCourseIsThat
   };
   const SmoothNet::Options net{.dropout = 0.3};
   manual_seed(5);
-  DataParallel parallel([&] { return SmoothNet(net); }, momentum, first_devices(2));
+  DataParallel parallel(SmoothNet(net), momentum, first_devices(2));
   parallel.balance_by_speed();
   EXPECT_EQ(parallel.shares(kSamples), (std::vector<int64_t>{8, 8}));
   std::vector<double> losses;
@@ -267,7 +269,7 @@ TEST(InProcessDataParallel, BalancedBySpeedASlowDeviceGetsLessAndTheCourseIsThat
   EXPECT_EQ(shares[0] + shares[1], kSamples);
   const size_t changed = losses.size();
   for (int64_t samples : {kSamples, int64_t{5}, int64_t{1}, kSamples}) step(samples);
-  for (const auto& replica : parallel.replicas()) expect_same_parameters(replica.model, parallel.module());
+  for (const nn::StateDict& copy : parallel.copies()) expect_same_parameters(copy, parallel.module().state_dict());
 
   Tensor image = batch_of(0, kSamples).image;
   parallel.eval();
@@ -297,7 +299,7 @@ TEST(InProcessDataParallel, OneDeviceIsThePlainProgram) {
 }
 
 TEST(InProcessDataParallel, OutputsHaveTheOrderOfTheBatch) {
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(3));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(3));
   for (int64_t samples : {7, 2}) {
     Tensor image = batch_of(0, samples).image;
     NoGrad no_grad;
@@ -308,7 +310,7 @@ TEST(InProcessDataParallel, OutputsHaveTheOrderOfTheBatch) {
 }
 
 TEST(InProcessDataParallel, WhatTheBodyReturnsIsPutTogether) {
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(3));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(3));
   auto body = [](const SmoothNet&, optim::Momentum&, const Tensor& x) {
     return std::vector<Tensor>{mean(x), sum(greater(x, 1.5)), x * 2.0};
   };
@@ -333,7 +335,7 @@ TEST(InProcessDataParallel, TheModuleIsThePlainModel) {
   testing::ScratchFolder folder;
   manual_seed(1);
   SmoothNet one({});
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(2));
   std::vector<std::string> names, expected;
   for (const auto& [name, variable] : parallel.module().state_dict()) names.push_back(name);
   for (const auto& [name, variable] : one.state_dict()) expected.push_back(name);
@@ -345,24 +347,90 @@ TEST(InProcessDataParallel, TheModuleIsThePlainModel) {
   SmoothNet other({});
   other.save(folder / "other.safetensors");
   EXPECT_TRUE(parallel.load(folder / "other.safetensors").complete());
-  for (const auto& replica : parallel.replicas()) EXPECT_EQ(values_of(replica.model), values_of(other));
+  for (const nn::StateDict& copy : parallel.copies()) EXPECT_EQ(values_of(copy), values_of(other));
+}
+
+TEST(InProcessDataParallel, AModelThatExistsIsTrainedFromWhereItIs) {
+  manual_seed(3);
+  SmoothNet model({.batch_norm = true}), alone({.batch_norm = true});
+  auto optimizer = momentum(model);
+  for (int64_t i = 0; i < 3; ++i) {
+    auto [image, label] = batch_of(i, 8);
+    train_step(model, optimizer, image, label);
+  }
+  alone.load_state_dict(model.state_dict());
+  auto one = momentum(alone);
+  DataParallel parallel(model, momentum, {cpu(2), cpu(0), cpu(1)}, {.sync_batch_norm = true});
+  for (int64_t i = 3; i < 6; ++i) {
+    auto [image, label] = batch_of(i, 12);
+    const double loss = parallel.step(train_step, image, label).item();
+    EXPECT_NEAR(loss, train_step(alone, one, image, label).item(), 1e-5 * loss);
+  }
+  EXPECT_EQ(values_of(model), values_of(parallel.module()));  // the model itself has learnt
+  EXPECT_EQ(model.parameters()[0].device(), cpu(2));
+  for (const nn::StateDict& copy : parallel.copies()) expect_same_parameters(copy, model.state_dict());
+  EXPECT_EQ(parallel.copies()[1][0].variable.device(), cpu(0));
+}
+
+TEST(InProcessDataParallel, WithoutAnOptimizerItGivesOutputs) {
+  SmoothNet model({.batch_norm = true});
+  DataParallel everywhere(model);  // the CPU, or all GPUs
+  DataParallel parallel(model, first_devices(2));
+  parallel.eval();
+  Tensor image = batch_of(0, 5).image;
+  NoGrad no_grad;
+  const std::vector<float> whole = model(image).to_vector<float>();
+  for (const std::vector<float>& parts : {parallel(image).to_vector<float>()})
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5) << i;
+}
+
+TEST(InProcessDataParallel, ModelsOfAnyKindAreCopied) {  // with parts that copies of a handle share
+  manual_seed(2);
+  nn::Sequential model({nn::Linear({.in = 4, .out = 8}), nn::Tanh(), nn::Linear({.in = 8, .out = 2})});
+  models::Model named = models::make("mlp", {.classes = 3, .in_channels = 1});
+  DataParallel first(model, first_devices(3));
+  DataParallel second(named, first_devices(2));
+  Tensor x = uniform_random({6, 4}), image = uniform_random({4, 1, 28, 28});
+  NoGrad no_grad;
+  const std::vector<float> parts = first(x).to_vector<float>(), whole = model(x).to_vector<float>();
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-6) << i;
+  const std::vector<float> halves = second(image).to_vector<float>(), all = named(image).to_vector<float>();
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(halves[i], all[i], 1e-5) << i;
+}
+
+TEST(InProcessDataParallel, PrintsPyTorchsTree) {
+  nn::Sequential model({nn::Linear({.in = 4, .out = 8}), nn::ReLU({.inplace = true})});
+  DataParallel parallel(model, first_devices(2));
+  std::ostringstream wrapped, plain;
+  wrapped << parallel;
+  plain << parallel.module();
+  EXPECT_EQ(wrapped.str(),
+            "DataParallel(\n"
+            "  (module): Sequential(\n"
+            "    (0): Linear(in_features=4, out_features=8, bias=True)\n"
+            "    (1): ReLU(inplace=True)\n"
+            "  )\n"
+            ")");
+  EXPECT_EQ(plain.str(),
+            "Sequential(\n"
+            "  (0): Linear(in_features=4, out_features=8, bias=True)\n"
+            "  (1): ReLU(inplace=True)\n"
+            ")");
 }
 
 TEST(InProcessDataParallel, ModesAndRatesAreOfAllCopies) {
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(2));
   parallel.eval();
   parallel.set_lr(0.25);
-  for (const auto& replica : parallel.replicas()) {
-    EXPECT_FALSE(replica.model.training());
-    EXPECT_EQ(replica.optimizer.lr(), 0.25);
-  }
+  EXPECT_FALSE(parallel.module().training());
+  for (const auto& optimizer : parallel.optimizers()) EXPECT_EQ(optimizer.lr(), 0.25);
 }
 
 TEST(InProcessDataParallel, ParametersAreDrawnAsForOneModel) {
   manual_seed(4);
   SmoothNet first({}), second({});
   manual_seed(4);
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(2));
   EXPECT_EQ(values_of(parallel.module()), values_of(first));
   EXPECT_EQ(values_of(SmoothNet({})), values_of(second));
 }
@@ -380,21 +448,10 @@ TEST(InProcessDataParallel, NoDeviceNeedsMoreMemoryThanAnother) {
 }
 
 TEST(InProcessDataParallel, WhatCannotBeIsRefused) {
-  auto make = [] { return SmoothNet({}); };
-  EXPECT_ERROR(DataParallel(make, momentum, std::vector<Device>{}), ConfigError, "the list of devices is empty; name");
-  EXPECT_ERROR(DataParallel(make, momentum, {cpu(1), cpu(1)}), ConfigError, "cpu:1 is named twice; each copy of");
-  SmoothNet one({});
-  EXPECT_ERROR(DataParallel([&] { return one; }, momentum, first_devices(2)), ConfigError,
-               "conv.weight is in the models of two devices; make a new model at each call");
-  EXPECT_ERROR(DataParallel(
-                   [] {
-                     SmoothNet elsewhere({});
-                     elsewhere.to(cpu(3));
-                     return elsewhere;
-                   },
-                   momentum, first_devices(2)),
-               ConfigError, "conv.weight is on cpu:3 already, and this copy of the model is for cpu:0; leave models");
-  DataParallel parallel(make, momentum, first_devices(2));
+  SmoothNet model({});
+  EXPECT_ERROR(DataParallel(model, momentum, std::vector<Device>{}), ConfigError, "the list of devices is empty; name");
+  EXPECT_ERROR(DataParallel(model, momentum, {cpu(1), cpu(1)}), ConfigError, "cpu:1 is named twice; each copy of");
+  DataParallel parallel(model, momentum, first_devices(2));
   auto [image, label] = batch_of(0, 4);
   EXPECT_ERROR(parallel.step(train_step, image, batch_of(0, 3).label), ShapeError, "have 4 and 3 samples");
   EXPECT_ERROR(parallel(zeros({0, 1, 8, 8})), ShapeError, "it has no samples to deal out");
@@ -402,7 +459,7 @@ TEST(InProcessDataParallel, WhatCannotBeIsRefused) {
 }
 
 TEST(InProcessDataParallel, AStepThatThrowsOnOneDeviceEndsOnAll) {
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(3));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(3));
   auto [image, label] = batch_of(0, 6);
   parallel.step(train_step, image, label).item();
   auto failing = [](const SmoothNet& model, optim::Momentum& optimizer, const Tensor& x, const Tensor& y) {
@@ -415,7 +472,7 @@ TEST(InProcessDataParallel, AStepThatThrowsOnOneDeviceEndsOnAll) {
 }
 
 TEST(InProcessDataParallel, AKernelThatFailsOnOneDeviceEndsTheStep) {
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, first_devices(2));
+  DataParallel parallel(SmoothNet({}), momentum, first_devices(2));
   Tensor image = batch_of(0, 2).image;
   Tensor loss = parallel.step(train_step, image, Tensor::from<int64_t>({1, 99}, {2}));  // launched; not run yet
   EXPECT_ERROR(loss.item(), Error, "target 99 of row 0 is not a class");
@@ -453,7 +510,7 @@ TEST(DataParallelWithAGpu, BalancedBySpeedItGetsMore) {
     return train_step_and_more(model, optimizer, image, label, 2048);
   };
   manual_seed(5);
-  DataParallel parallel([&] { return SmoothNet({}); }, momentum, {cpu(0), *cuda_device()});
+  DataParallel parallel(SmoothNet({}), momentum, {cpu(0), *cuda_device()});
   parallel.balance_by_speed();
   std::vector<double> losses;
   while (parallel.shares(kSamples)[1] <= 8 && static_cast<int64_t>(losses.size()) < kMost) {
@@ -483,7 +540,7 @@ TEST(DataParallelWithAGpu, AStepThatFailsOnOneEndsOnBoth) {
   auto [image, label] = batch_of(0, 6);
   for (int culprit : {0, 1})
     for (int64_t before : {0, 1, 4}) {  // the GPU's work is captured then
-      DataParallel parallel([] { return SmoothNet({}); }, momentum, {*cuda_device(), cpu(0)});
+      DataParallel parallel(SmoothNet({}), momentum, {*cuda_device(), cpu(0)});
       for (int64_t i = 0; i < before; ++i) parallel.step(train_step, image, label).item();
       auto failing = [&](const SmoothNet& model, optim::Momentum& optimizer, const Tensor& x, const Tensor& y) {
         if (fleet::rank() == culprit) throw_error<DataError>("no more samples");
@@ -497,7 +554,7 @@ TEST(DataParallelWithAGpu, AStepThatFailsOnOneEndsOnBoth) {
 
 TEST(DataParallelWithAGpu, AKernelThatFailsOnTheCpuEndsTheStep) {
   if (!cuda_device()) GTEST_SKIP() << "no GPU";
-  DataParallel parallel([] { return SmoothNet({}); }, momentum, {*cuda_device(), cpu(0)});
+  DataParallel parallel(SmoothNet({}), momentum, {*cuda_device(), cpu(0)});
   Tensor image = batch_of(0, 2).image;
   for (int i = 0; i < 3; ++i) parallel.step(train_step, image, Tensor::from<int64_t>({1, 2}, {2})).item();
   EXPECT_ERROR(parallel.step(train_step, image, Tensor::from<int64_t>({1, 99}, {2})).item(), Error,

@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/parallel/fleet.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire::sync_batch_norm_test {
 namespace {
@@ -121,6 +123,63 @@ TEST(DataParallel, SyncBatchNormTrainsAsOneRankWouldOnTheWholeBatch) {
       EXPECT_NEAR(parts[0].running[c], whole.running[c], 1e-4 * std::abs(whole.running[c]));
   }
   EXPECT_GT(largest_difference(train_on({6, 6}, false)[0], whole), 1e-3);  // without it they part
+}
+
+// A norm over features has as many values per channel as there are samples: here one on some ranks, or on all.
+TEST(DataParallel, SyncBatchNormIsForRanksWithOneValuePerChannelToo) {
+  constexpr int64_t kFeatures = 4;
+  // Gradient of the bias before the norm's weights, running variance and results of all samples, in their order.
+  struct Found {
+    std::vector<float> results, gradient, running;
+  };
+  auto normed = [](Device device, int64_t first, int64_t count, int64_t all, bool sync) {
+    nn::BatchNorm1d norm({.channels = kFeatures});
+    norm.to(device);
+    nn::BatchNorm1d model = fleet::distributed_model(norm);
+    auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {}), {.sync_batch_norm = sync});
+    std::vector<float> values(static_cast<size_t>(count * kFeatures));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = normal_at(3, 1, static_cast<size_t>(first * kFeatures) + i);
+    Tensor y = model(Tensor::from<float>(values, {count, kFeatures}, device));
+    const double weight = static_cast<double>(fleet::world_size()) / static_cast<double>(all);
+    (sum(square(y) * y) * weight).backward();
+    Found found{.results = y.to_vector<float>(), .gradient = {}, .running = {}};
+    found.gradient = model.parameters()[1].grad().to_vector<float>();
+    found.running = model.state_dict()[3].variable.value().to_vector<float>();
+    return found;
+  };
+  auto on = [&](const std::vector<int64_t>& shares, bool sync) {
+    const int64_t all = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+    auto groups = comm::local_groups(static_cast<int>(shares.size()), {.timeout = std::chrono::seconds(60)});
+    std::vector<Found> found(shares.size());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < shares.size(); ++r)
+      threads.emplace_back([&, r] {
+        fleet::join(groups[r]);
+        const int64_t first = std::accumulate(shares.begin(), shares.begin() + static_cast<int64_t>(r), int64_t{0});
+        found[r] = normed({DeviceType::cpu, static_cast<int16_t>(r)}, first, shares[r], all, sync);
+        fleet::leave();
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (size_t r = 1; r < found.size(); ++r)
+      found[0].results.insert(found[0].results.end(), found[r].results.begin(), found[r].results.end());
+    return found[0];
+  };
+  for (const std::vector<int64_t>& shares : {std::vector<int64_t>{1, 1}, {1, 4}, {1, 1, 1, 2}}) {
+    const Found whole = on({std::accumulate(shares.begin(), shares.end(), int64_t{0})}, false),
+                parts = on(shares, true);
+    auto expect_near = [](const std::vector<float>& one, const std::vector<float>& other) {
+      ASSERT_EQ(one.size(), other.size());
+      for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], other[i], 1e-4 * (1 + std::abs(other[i])));
+    };
+    expect_near(parts.results, whole.results);
+    expect_near(parts.gradient, whole.gradient);
+    expect_near(parts.running, whole.running);
+  }
+}
+
+TEST(DataParallel, WithoutSyncBatchNormOneValuePerChannelIsRefused) {
+  nn::BatchNorm1d norm({.channels = 4});
+  EXPECT_ERROR(norm(ones({1, 4})), ShapeError, "more than one value per channel, input is [1, 4]; use a larger batch");
 }
 
 }  // namespace

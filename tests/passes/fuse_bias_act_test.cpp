@@ -8,8 +8,8 @@
 namespace bonfire::passes::fuse_bias_act_test {
 namespace {
 
-void fuse(Graph& graph) {
-  fuse_bias_act()->run(graph, {});
+void fuse(Graph& graph, const Options& options = {}) {
+  fuse_bias_act()->run(graph, options);
   dead_code()->run(graph, {});
   verify(graph, "fuse_bias_act");
 }
@@ -21,6 +21,20 @@ TEST(FuseBiasAct, GivesAConvolutionItsBiasAndActivation) {
   fuse(graph);
   EXPECT_EQ(count(graph, "conv2d_bias_act"), 1);
   EXPECT_EQ(count(graph, "conv2d") + count(graph, "add") + count(graph, "relu"), 0);
+}
+
+// With a bias it would be an addition and an activation in one kernel; without one it is not.
+TEST(FuseBiasAct, LeavesTheActivationOfASumAloneWhenAskedTo) {
+  for (bool has_bias : {true, false}) {
+    Graph graph;
+    GraphValue y = apply(graph, "conv2d", {feed(graph, {2, 3, 8, 8}), variable(graph, {4, 3, 3, 3})}, convolution());
+    if (has_bias) y = apply(graph, "add", {y, variable(graph, {4, 1, 1})});
+    graph.outputs = {apply(graph, "relu", {y})};
+    fuse(graph, {.fuse_elewise_add_act_ops = false});
+    EXPECT_EQ(count(graph, "conv2d_bias_act"), 1);
+    EXPECT_EQ(count(graph, "add"), 0);
+    EXPECT_EQ(count(graph, "relu"), has_bias ? 1 : 0);
+  }
 }
 
 TEST(FuseBiasAct, GivesAProductItsBias) {

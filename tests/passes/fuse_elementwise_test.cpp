@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "bonfire/ops/elementwise_program.h"
-#include "bonfire/passes/fuse_add_act.h"
 #include "tests/passes/hand_made.h"
 
 namespace bonfire::passes::fuse_elementwise_test {
@@ -53,19 +52,18 @@ TEST(FuseElementwise, IsOffWhenTheOptionIs) {
   EXPECT_EQ(count(graph, "exp"), 1);
 }
 
-TEST(FuseAddAct, TakesAnAdditionAndTheActivationBehindIt) {
-  Graph graph;
-  GraphValue x = feed(graph, {4});
-  graph.outputs = {apply(graph, "exp", {apply(graph, "relu", {apply(graph, "add", {x, x})})})};
-  fuse_add_act()->run(graph, {});
-  verify(graph, "fuse_add_act");
-  EXPECT_EQ(count(graph, "fused_elementwise"), 1);
-  EXPECT_EQ(count(graph, "exp"), 1);
-  Graph off;
-  GraphValue y = feed(off, {4});
-  off.outputs = {apply(off, "relu", {apply(off, "add", {y, y})})};
-  fuse_add_act()->run(off, {.fuse_elewise_add_act_ops = false});
-  EXPECT_EQ(count(off, "add"), 1);
+// An addition at the end of one chain and the activation at the beginning of another stay apart too.
+TEST(FuseElementwise, LeavesActivationsApartFromAdditionsWhenAskedTo) {
+  for (bool fused : {true, false}) {
+    Graph graph;
+    GraphValue x = feed(graph, {4}), y = feed(graph, {4});
+    GraphValue sum = apply(graph, "add", {apply(graph, "mul", {x, y}), y});
+    graph.outputs = {apply(graph, "exp", {apply(graph, "relu", {sum})})};
+    fuse_elementwise()->run(graph, {.fuse_elewise_add_act_ops = fused});
+    verify(graph, "fuse_elementwise");
+    EXPECT_EQ(count(graph, "fused_elementwise"), fused ? 1 : 2);
+    EXPECT_EQ(graph.nodes().size(), fused ? 3U : 4U);
+  }
 }
 
 }  // namespace

@@ -36,14 +36,14 @@ class ImageLayouts : public ::testing::Test {
   ImageLayouts() {
     setenv("BONFIRE_CACHE", folder_.path().c_str(), 1);
     setenv("BONFIRE_TUNE", "full", 1);
-    set_tuning_record(R"({"times": {}})");
+    reload_tuning();
     feed_ = {graph_.add_input(LeafKind::feed, {{4, 16, 16, 16}, DType::f32, {}}), 0};
     feed_.node->leaf_position = 0;
   }
   ~ImageLayouts() override {
-    set_tuning_record(R"({"times": {}})");
     unsetenv("BONFIRE_CACHE");
     setenv("BONFIRE_TUNE", "off", 1);
+    reload_tuning();
   }
 
   GraphValue add(GraphValue input, int rows, int last) {
@@ -53,7 +53,7 @@ class ImageLayouts : public ::testing::Test {
   // The candidates in order, with "reorder" where one was put in.
   std::vector<std::string> choose() {
     const LeafLayout leaves[] = {{{}, true}};
-    Choices choices = choose_candidates(graph_, leaves);
+    Choices choices = choose_candidates(graph_, leaves, false);
     std::vector<std::string> names;
     for (const GraphNode& node : graph_.nodes())
       if (!node.is_input())

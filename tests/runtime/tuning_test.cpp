@@ -69,14 +69,16 @@ class Tuning : public ::testing::Test {
  protected:
   Tuning() {
     setenv("BONFIRE_CACHE", folder_.path().c_str(), 1);
-    set_tuning_record(R"({"times": {}})");
+    forget();
     node_ = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{64}, DType::f32, {}}), 0}});
   }
   ~Tuning() override {
-    set_tuning_record(R"({"times": {}})");
+    forget();
     unsetenv("BONFIRE_CACHE");
     setenv("BONFIRE_TUNE", "off", 1);
   }
+
+  static void forget() { set_tuning_record(R"({"times": {}, "build": ")" + build_stamp() + R"("})"); }
 
   std::string pick(const char* mode, std::vector<double> reorder_nanoseconds = {0, 0}) {
     setenv("BONFIRE_TUNE", mode, 1);
@@ -108,7 +110,7 @@ TEST_F(Tuning, TheRecordIsWrittenAndServesLater) {
   pick("full");
   save_tuning();
   std::vector<std::byte> bytes = base::read_file(folder_.path() / "tuning.json");
-  set_tuning_record(R"({"times": {}})");
+  forget();
   EXPECT_EQ(pick("cached"), "slow");
   set_tuning_record(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   EXPECT_EQ(pick("cached"), "quick");
@@ -175,10 +177,75 @@ TEST_F(Tuning, TheRecordOfAnotherBuildIsMeasuredAnew) {
   EXPECT_EQ(pick("cached"), "slow");
 }
 
+// As a checkpoint may hold it.
+TEST_F(Tuning, TheRecordOfAnotherBuildIsNeitherTakenNorSaved) {
+  pick("full");
+  std::string text = tuning_record();
+  forget();
+  EXPECT_TRUE(set_tuning_record(text));
+  EXPECT_EQ(pick("cached"), "quick");
+  forget();
+  text.replace(text.find(build_stamp()), build_stamp().size(), "another");
+  EXPECT_FALSE(set_tuning_record(text));
+  EXPECT_EQ(pick("cached"), "slow");
+  EXPECT_FALSE(set_tuning_record(R"({"times": {"a": {"b": 1}}})"));  // of nobody knows which
+  const Layout arriving[] = {{}};
+  GraphNode* larger = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{66}, DType::f32, {}}), 0}});
+  setenv("BONFIRE_TUNE", "full", 1);
+  candidate_times(*larger, candidates_for({*larger, arriving}));
+  save_tuning();
+  reload_tuning();
+  EXPECT_EQ(tuning_record().find("[64]"), std::string::npos);
+  EXPECT_NE(tuning_record().find("[66]"), std::string::npos);
+}
+
+// What one rank took from the file, the others would not have.
+TEST_F(Tuning, SavingTakesNothingFromTheFile) {
+  pick("full");
+  save_tuning();  // stands for another process
+  forget();
+  const Layout arriving[] = {{}};
+  GraphNode* larger = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{67}, DType::f32, {}}), 0}});
+  candidate_times(*larger, candidates_for({*larger, arriving}));
+  save_tuning();
+  EXPECT_EQ(pick("cached"), "slow");
+}
+
+// As devices of one process that make the same step do.
+TEST_F(Tuning, ThreadsShareTheWorkOut) {
+  setenv("BONFIRE_TUNE", "full", 1);
+  const Layout arriving[] = {{}};
+  std::atomic<int> built{0};
+  std::vector<TimedNode> nodes;
+  for (int64_t i = 0; i < 8; ++i) {
+    GraphNode* node = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{100 + i}, DType::f32, {}}), 0}});
+    std::vector<Candidate> candidates = candidates_for({*node, arriving});
+    for (Candidate& candidate : candidates)
+      candidate.build = [&built, build = candidate.build] {
+        ++built;
+        return build();
+      };
+    nodes.push_back({node, std::move(candidates)});
+  }
+  std::vector<std::vector<double>> times(3);
+  std::vector<std::thread> threads;
+  for (auto& own : times)
+    threads.emplace_back([&] {
+      share_out_timing(nodes);
+      for (const auto& [node, candidates] : nodes)
+        for (double one : candidate_times(*node, candidates)) own.push_back(one);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(times[0].size(), 16U);
+  EXPECT_EQ(times[1], times[0]);
+  EXPECT_EQ(times[2], times[0]);
+  EXPECT_EQ(built, 16);
+}
+
 TEST_F(Tuning, SavingKeepsWhatAnotherProcessMeasured) {
   pick("full");
   save_tuning();  // stands for the other process
-  set_tuning_record(R"({"times": {}})");
+  forget();
   const Layout arriving[] = {{}};
   GraphNode* larger = graph_.add(choice_op, {{graph_.add_input(LeafKind::feed, {{65}, DType::f32, {}}), 0}});
   candidate_times(*larger, candidates_for({*larger, arriving}));

@@ -7,11 +7,13 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/train/known_words.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::train::config_test {
 namespace {
 
+namespace fs = std::filesystem;
 using bonfire::testing::ScratchFolder;
 
 Config parsed(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
@@ -45,8 +47,7 @@ TEST(Config, ReadsEveryKindOfValue) {
       "clip_grad_norm: off\n"
       "strategy:\n"
       "  use_amp: true\n"
-      "  loss_scaling: 128\n"
-      "  recompute_segments: [layer1, layer2.0]\n");
+      "  fuse_parameter_memory_size: 12.5\n");
   EXPECT_EQ(config.seed, UINT64_MAX);
   EXPECT_EQ(config.lr, 0.05);
   EXPECT_EQ(config.milestones, (std::vector<double>{30, 60.5}));
@@ -55,8 +56,7 @@ TEST(Config, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.num_classes, 7);
   EXPECT_FALSE(config.clip_grad_norm.has_value());
   EXPECT_TRUE(config.strategy.use_amp);
-  EXPECT_EQ(config.strategy.loss_scaling, 128.0);
-  EXPECT_EQ(config.strategy.recompute_segments, (std::vector<std::string>{"layer1", "layer2.0"}));
+  EXPECT_EQ(config.strategy.fuse_parameter_memory_size, 12.5);
 }
 
 TEST(Config, OverridesWinOverTheFile) {
@@ -82,7 +82,30 @@ TEST(Config, IncludedFilesComeFirstAndLieBesideTheFile) {
   folder.put("circle.yaml", "include: circle.yaml\n");
   EXPECT_THROW(load_config(folder / "circle.yaml"), ConfigError);
   folder.put("lost.yaml", "include: absent.yaml\n");
-  EXPECT_THROW(load_config(folder / "lost.yaml"), ConfigError);
+  EXPECT_ERROR(load_config(folder / "lost.yaml"), ConfigError,
+               "there is no file " + (folder / "absent.yaml").string() + "; " + (folder / "lost.yaml").string() +
+                   ":1 includes it");
+  folder.put("list.yaml", "lr: 1\ninclude:\n  - base.yaml\n  - gone.yaml\n");
+  EXPECT_ERROR(load_config(folder / "list.yaml"), ConfigError, (folder / "list.yaml").string() + ":4 includes it");
+  folder.put("map.yaml", "lr: 1\ninclude:\n  base: yaml\n");
+  EXPECT_ERROR(load_config(folder / "map.yaml"), ConfigError, "include names no file");
+}
+
+TEST(Config, OfWhatMayNotBeReadItIsNotSaidThatItIsNotThere) {
+  ScratchFolder folder;
+  fs::create_directory(folder / "closed");
+  folder.put("closed/run.yaml", "lr: 1\n");
+  folder.put("own.yaml", "lr: 1\n");
+  fs::permissions(folder / "closed", fs::perms::none);
+  fs::permissions(folder / "own.yaml", fs::perms::none);
+  fs::permissions(folder.path(), fs::perms::all);
+  {
+    testing::WithoutPrivileges nobody;
+    EXPECT_ERROR(load_config(folder / "closed/run.yaml"), DataError, "Permission denied");
+    EXPECT_ERROR(load_config(folder / "own.yaml"), DataError, "Permission denied");
+    EXPECT_ERROR(load_config(folder / "absent.yaml"), ConfigError, "there is no file");
+  }
+  fs::permissions(folder / "closed", fs::perms::all);
 }
 
 TEST(Config, TheGuidesFileIsUnderstoodInUpperCase) {
@@ -104,7 +127,7 @@ TEST(Config, TheGuidesFileIsUnderstoodInUpperCase) {
 
 TEST(Config, IsWrittenWholeAndReadBackTheSame) {
   Config config = parsed("", {"lr=0.1234567890123", "milestones=[1,2]", "data=with \"quotes\" and \\", "early_stop=3",
-                              "strategy.loss_scaling=2", "strategy.recompute_segments=[a]"});
+                              "strategy.fuse_parameter_memory_size=2"});
   std::string text = to_yaml(config);
   EXPECT_EQ(to_yaml(parsed(text)), text);
   EXPECT_EQ(parsed(text).data, config.data);
@@ -168,8 +191,27 @@ TEST(ConfigErrors, SayWhatWasExpected) {
 
 TEST(ConfigErrors, SayWhatIsWrongWithTheText) {
   EXPECT_NE(message("lr: 1\n  epochs: 2\n").find("a.yaml:2"), std::string::npos) << message("lr: 1\n  epochs: 2\n");
-  EXPECT_NE(message("lr:1").find("a space behind the colon"), std::string::npos) << message("lr:1");
+  EXPECT_NE(message("lr:1").find("a.yaml:1: there is no space after the colon of `lr:1`; write `lr: 1`"),
+            std::string::npos)
+      << message("lr:1");
+  EXPECT_NE(message("just words").find("(with a space after the colon)"), std::string::npos) << message("just words");
+  for (const char* guides :  // the guide's file, as it stands there
+       {"DATA_PATH: /path/to/data\nTRAIN_FILE:./data/train\nTEST_FILE:./data/val\n",
+        "LR: 0.1\nTRAIN_FILE:./data/train"})
+    EXPECT_NE(message(guides).find("a.yaml:2: there is no space after the colon of `TRAIN_FILE:./data/train`; write "
+                                   "`TRAIN_FILE: ./data/train`"),
+              std::string::npos)
+        << message(guides);
   EXPECT_NE(message("", {"lr"}).find("expected key=value"), std::string::npos);
+  EXPECT_NE(message("lr: 1\n---\nlr: 2\n").find("a.yaml:3: a second document begins here"), std::string::npos)
+      << message("lr: 1\n---\nlr: 2\n");
+  EXPECT_EQ(message("---\nlr: 1\n"), "no ConfigError");
+  EXPECT_NE(message("", {"milestones=[[1], 2]"}).find("expected a list: [1, 2, 3]"), std::string::npos);
+  EXPECT_NE(message("", {"milestones=[a: b: c]"}).find("expected a list: [1, 2, 3]"), std::string::npos);
+  EXPECT_EQ(message("", {"strategy=3"}),
+            "[config] command line: there is no key 'strategy'; it is a section, whose settings have values: "
+            "strategy.num_threads=... (`bonfire config` has them all)");
+  EXPECT_NE(message("strategy: 3\n").find("a.yaml:1: there is no key 'strategy'; it is a section"), std::string::npos);
   EXPECT_NE(message("lr: 1\nlr: 2\n").find("given twice"), std::string::npos) << message("lr: 1\nlr: 2\n");
   EXPECT_THROW(load_config("absent.yaml"), ConfigError);
 }
@@ -187,6 +229,16 @@ TEST(Config, EveryFileInConfigsIsUnderstood) {
     ++files;
   }
   EXPECT_GT(files, 0);
+}
+
+TEST(Config, TheVggGuidesFileTrainsOnTwoRanksByMpi) {
+  const Config config = load_config(BONFIRE_SOURCE_DIR "/configs/vgg16_dp.yaml");
+  EXPECT_EQ(config.model, "vgg16");
+  EXPECT_EQ(config.num_gpus, 2);
+  EXPECT_EQ(config.backend, "mpi");
+  EXPECT_EQ(config.batch_size, 32);
+  EXPECT_EQ(config.weight_decay, 5e-4);
+  EXPECT_EQ(config.milestones, (std::vector<double>{30, 60}));
 }
 
 TEST(Config, TheReferenceHasKeysDefaultsAndRanges) {

@@ -14,6 +14,7 @@ struct Course {
   std::vector<StepReport> steps;
   std::vector<EvaluationReport> evaluations;
   RunEnds end;
+  std::vector<std::string> notes;
   std::vector<std::string> errors;  // [rank]; empty: none
   int told = 0;                     // runs that reporters heard of
 };
@@ -31,7 +32,7 @@ class Witness final : public Reporter {
     if (report.step == stop_at_) Trainer::request_stop();
   }
   void evaluated(const EvaluationReport& report) override { course_.evaluations.push_back(report); }
-  void note(const std::string&) override {}
+  void note(const std::string& text) override { course_.notes.push_back(text); }
   void end(const RunEnds& run) override { course_.end = run; }
 
  private:

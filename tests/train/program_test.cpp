@@ -77,6 +77,44 @@ TEST(Program, KilledAtAnyMomentItResumesToTheSameBits) {
   fmt::print("{} kills; resumed from {} different checkpoints\n", kills, beginnings.size());
 }
 
+TEST(Program, TheFileOfSettingsMayFollowConfig) {
+  ScratchFolder folder;
+  const std::string file = folder.put("a.yaml", "MODEL: mlp\nlimit: 64\nsteps: 2\nlr: 0.5\n").string();
+  std::vector<std::string> arguments{"train", "--config", file, "lr=0.25"};
+  for (const std::string& more : training(folder))
+    if (!more.starts_with("model=") && !more.starts_with("limit=") && more != "train") arguments.push_back(more);
+  arguments.insert(arguments.end(), {"--nproc", "2"});  // the ranks are told of it too
+  Program program(arguments, folder / "out");
+  EXPECT_EQ(program.wait(), 0) << program.output();
+  std::ifstream stream(folder / "runs/1/config.yaml");
+  const std::string used{std::istreambuf_iterator<char>(stream), {}};
+  EXPECT_NE(used.find("model: \"mlp\"\n"), std::string::npos) << used;
+  EXPECT_NE(used.find("lr: 0.25\n"), std::string::npos) << used;
+  Program two({"train", file, "--config", file}, folder / "two");
+  EXPECT_EQ(two.wait(), 1);
+  EXPECT_NE(two.output().find("[train] two files, '" + file + "' and --config " + file), std::string::npos)
+      << two.output();
+}
+
+TEST(Program, BenchStrategySaysWhatEachOptionGains) {
+  if (!fs::exists(fs::path(BONFIRE_PROGRAM).parent_path() / "bench_strategy"))
+    GTEST_SKIP() << "bench_strategy is not built";
+  ScratchFolder folder;
+  const std::string file = folder.put("a.yaml", "model: mlp\nbatch_size: 8\nlimit: 64\nplace: cpu\n").string();
+  Program program({"bench", "strategy", file, "lr=0.01", "--nproc", "2", "--rounds", "1", "--steps", "2", "--json",
+                   (folder / "rows.json").string()},
+                  folder / "out");
+  EXPECT_EQ(program.wait(), 0) << program.output();
+  for (const char* text : {"2 ranks, 1 rounds of 2 steps", "all off  ", "strategy.use_amp=true  ",
+                           "strategy.fuse_all_reduce_ops=true  ", "all on, but for local SGD  ", " %\n"})
+    EXPECT_NE(program.output().find(text), std::string::npos) << text << " in\n" << program.output();
+  EXPECT_EQ(program.output().find("refused"), std::string::npos) << program.output();
+  EXPECT_NE(folder.get("rows.json").find("\"samples_per_second\""), std::string::npos);
+  Program wrong({"bench", "strategy", "lr=-1"}, folder / "wrong");
+  EXPECT_EQ(wrong.wait(), 1);
+  EXPECT_NE(wrong.output().find("lr is -1, expected above 0"), std::string::npos) << wrong.output();
+}
+
 TEST(Program, AnInterruptSavesAndSaysHowToGoOn) {
   for (int number : {SIGINT, SIGTERM}) {
     ScratchFolder folder;

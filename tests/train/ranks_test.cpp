@@ -111,6 +111,12 @@ void expect_same_evaluations(const Course& found, const Course& expected) {
   }
 }
 
+std::string note_with(const Course& course, const std::string& text) {
+  for (const std::string& note : course.notes)
+    if (note.find(text) != std::string::npos) return note;
+  return {};
+}
+
 // The fifth batch of each epoch has 2 or 3 samples: of 3 ranks, one has none of 2; of 2 ranks, one has two of 3.
 TEST(TrainerRanks, TrainAsOneDoesOnTheWholeBatchAndItsLastSamples) {
   for (const char* limit : {"limit=194", "limit=195"}) {
@@ -174,6 +180,25 @@ TEST(TrainerRanks, TrainOnTextAsOneDoes) {
   ASSERT_EQ(parts.steps.size(), 4U);
   expect_same_losses(parts, whole, 1e-5);
   EXPECT_NEAR(parts.evaluations[0].loss, whole.evaluations[0].loss, 1e-4 * whole.evaluations[0].loss);
+  // Of 512 rows of 256 f32 16 positions are looked up, and each has a number of 8 bytes.
+  const std::string note = note_with(parts, "gradients of embeddings are reduced dense: ");
+  for (const char* part : {"word_embeddings 10.2 kB (a layer shares the table and fills every row)",
+                           "position_embeddings 524.3 kB (its rows would be 16.5 kB from each rank)"})
+    EXPECT_NE(note.find(part), std::string::npos) << note;
+}
+
+// LeNet has ten parameters; beside them goes a number for each, whether it was used.
+TEST(TrainerRanks, SayWhatAStepMovesMergedAndNot) {
+  ScratchFolder folder;
+  Words settings{"model=lenet", "limit=64", "batch_size=16", "epochs=1"};
+  Course merged = train_well(folder, {.ranks = 2, .settings = settings});
+  EXPECT_EQ(note_with(merged, "a step moves").substr(0, 25), "a step moves 246.9 kB in ");
+  EXPECT_NE(note_with(merged, "a step moves").find(" all-reduces, merged from 11"), std::string::npos);
+  EXPECT_EQ(note_with(merged, "in 11 all-reduces"), "");
+  Course single = train_well(folder, {.ranks = 2, .settings = with(settings, {"strategy.fuse_all_reduce_ops=false"})});
+  EXPECT_EQ(note_with(single, "a step moves"), "a step moves 246.9 kB in 11 all-reduces, merged from 11");
+  Course alone = train_well(folder, {.settings = settings});
+  EXPECT_EQ(note_with(alone, "moves"), "");
 }
 
 TEST(TrainerRanks, BatchNormGoesByTheFirstRanksStatisticsInEvaluation) {
@@ -284,7 +309,7 @@ TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
   Course alone = train(folder, {.settings = {"num_gpus=2"}});
   EXPECT_EQ(alone.errors[0], "[train] num_gpus is 2, and this process is alone; start 2 with: bonfire train --nproc 2");
   Course nccl = train(folder, {.ranks = 2, .settings = {"backend=nccl"}});
-  EXPECT_EQ(nccl.errors[1], "[train] backend: nccl is not built yet; leave it out");
+  EXPECT_EQ(nccl.errors[1], "[config] backend: nccl is not available yet; leave it out");
   EXPECT_FALSE(fs::exists(folder / "runs"));
 }
 

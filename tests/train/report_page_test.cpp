@@ -51,8 +51,50 @@ TEST(Chart, TicksAreFewRoundAndCoverTheRange) {
   }
 }
 
+TEST(Chart, LogarithmicTicksCoverTheRange) {
+  EXPECT_EQ(log_ticks(0.3, 4), (std::vector<double>{0.2, 0.5, 1, 2, 5}));
+  EXPECT_EQ(log_ticks(0.001, 10), (std::vector<double>{0.001, 0.01, 0.1, 1, 10}));
+  for (auto [low, high] : {std::pair(0.013, 0.0131), {1e-9, 1e6}, {1.0, 1.0}, {2.0, 5.0}, {0.7, 0.9}}) {
+    std::vector<double> places = log_ticks(low, high);
+    EXPECT_LE(places.front(), low * (1 + 1e-9)) << low;
+    EXPECT_GE(places.back(), high * (1 - 1e-9)) << low;
+    EXPECT_GE(places.size(), 2U) << low;
+    EXPECT_LE(places.size(), 8U) << low;
+  }
+}
+
+TEST(Chart, OffersALogScaleWhereAllValuesHaveALogarithm) {
+  const ChartOptions options{"loss", "step", Numbers::loss, true};
+  const std::string both = draw_chart({{"a", {1, 2}, {0.5, 0.25}}}, options);
+  EXPECT_NE(both.find("<svg class=\"linear\""), std::string::npos);
+  EXPECT_NE(both.find("<svg class=\"log\""), std::string::npos);
+  EXPECT_NE(both.find("log scale"), std::string::npos);
+  EXPECT_EQ(draw_chart({{"a", {1, 2}, {0.5, 0}}}, options).find("log scale"), std::string::npos);
+}
+
+TEST(Chart, HasTheValuesForThePointerBesideTheCurve) {
+  const std::string svg = draw_chart({{"a", {1, 2000}, {0.5, 0.25}}}, {"accuracy", "step", Numbers::share});
+  EXPECT_NE(svg.find("data-name=\"a\" data-steps=\"1|2,000\" data-values=\"50.00 %|25.00 %\""), std::string::npos)
+      << svg;
+}
+
+// Of 100,000 points the page would be megabytes. A value far above the others stays.
+TEST(Chart, ThinsOutLongCurvesButKeepsTheirPeaks) {
+  Curve curve{"a", {}, {}};
+  for (int i = 0; i < 100'000; ++i) {
+    curve.x.push_back(i);
+    curve.y.push_back(i == 77'777 ? 50 : 1 + i % 7 * 0.01);
+  }
+  const std::string svg = draw_chart({curve}, {"loss", "step", Numbers::loss});
+  EXPECT_LT(svg.size(), 100'000U);
+  EXPECT_NE(svg.find("|77,777|"), std::string::npos);
+  EXPECT_NE(svg.find("|50.0000|"), std::string::npos);
+}
+
 TEST(Chart, LeavesOutWhatIsNotANumberAndEscapesNames) {
-  std::string svg = draw_chart({{"<a>", {1, 2, 3}, {1, NAN, 3}}, {"b", {1}, {2}}}, {"loss & more", "step"});
+  std::string svg =
+      draw_chart({{"<a>", {1, 2, 3}, {1, NAN, 3}}, {"b", {1}, {2}}, {"none", {}, {}}}, {"loss & more", "step"});
+  EXPECT_EQ(svg.find("none"), svg.rfind("none")) << "only in a style, never as a name";
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_NE(svg.find("&lt;a&gt;"), std::string::npos);
   EXPECT_NE(svg.find("loss &amp; more"), std::string::npos);
@@ -64,10 +106,15 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   auto log = metrics_log(), page = report_page();
   RunBegins run{.folder = folder.path(), .model = "a<b", .data = "glyphs", .place = "cpu:0"};
   run.class_names = {"cat", "dog"};
+  run.classes = 2;
   run.config = "lr: 0.1";
+  run.command = "bonfire train lr=0.1";
+  run.version = "1.2.3";
   run.layers = {{"conv1", "conv2d", {1, 6, 28, 28}, 156, 2.4e6, 18816}, {"fc", "matmul", {1, 2}, 40, 1e6, 8}};
   EvaluationReport evaluation{.epoch = 1, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true};
   evaluation.confusion = {3, 1, 0, 4};
+  evaluation.by_confidence = {0, 0, 0, 0, 0, 2, 0, 0, 0, 6};
+  evaluation.wrong_by_confidence = {0, 0, 0, 0, 0, 1, 0, 0, 0, 0};
   evaluation.predictions.push_back({7, 0, 1, 0.6, {DType::u8, {1, 1, 1}, std::vector<std::byte>(1)}});
   // A large image becomes a small one.
   evaluation.predictions.push_back(
@@ -78,16 +125,94 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
     reporter->step({.epoch = 1, .step = 10, .loss = 2, .top1 = 0.5, .lr = 0.1, .samples_per_second = 100});
     reporter->step({.epoch = 1, .step = 20, .loss = 1, .top1 = 0.6, .lr = 0.1, .samples_per_second = 200});
     reporter->evaluated(evaluation);
-    reporter->end({.seconds = 12});
+    evaluation.epoch = 2;
+    evaluation.step = 40;
+    evaluation.top1 = 0.5;
+    evaluation.loss = 0.8;
+    reporter->step({.epoch = 2, .step = 40, .loss = 0.5, .top1 = 0.7, .lr = 0.1, .samples_per_second = 2000});
+    reporter->evaluated(evaluation);
+    reporter->end({.seconds = 72});
+    evaluation.epoch = 1;
+    evaluation.step = 20;
+    evaluation.top1 = 0.75;
+    evaluation.loss = 0.5;
   }
   std::string html = folder.get("report.html");
-  for (const char* part : {"a&lt;b", "75.00 %", "<polyline", "data:image/png;base64,", "is cat", ">dog</th>", "lr: 0.1",
+  for (const char* part : {"a&lt;b",
+                           "75.00 %",
+                           "<polyline",
+                           "data:image/png;base64,",
+                           "is cat",
+                           ">dog</th>",
+                           "lr: 0.1",
+                           "<title>a&lt;b on glyphs: 75.00 % (Bonfire)</title>",
+                           "by Bonfire 1.2.3",
+                           "<code>bonfire train lr=0.1</code>",
+                           "<b>75.00 %</b><span>best top-1, <span class=\"whole\">epoch 1</span></span>",
+                           "<b>50.00 %</b><span>last top-1, <span class=\"whole\">epoch 2</span></span>",
+                           "<b>1:12</b>",
+                           ">best 75.00 %</text>",
+                           ">last 50.00 %</text>",
+                           "Overfitting: the test loss was lowest in epoch 1 (0.5000) and is",
+                           "the most confident errors first",
+                           "<td>50 to 60 %</td><td>2</td><td>1</td><td>50.00 %</td>",
+                           "Confusion matrix, epoch 2",
+                           "<td class=\"right\">3</td>",
+                           "<td style=\"background: rgba(var(--heat), 0.800)\">1</td><td>75.00 %</td>",
+                           "<td class=\"right\">4</td><td>100.00 %</td>",
                            "<td>conv1</td><td>[1, 6, 28, 28]</td><td>156</td><td>2.40</td><td>18.8</td><td>conv2d</td>",
-                           "<td>all</td><td></td><td>196</td><td>3.40</td>", "where the time goes"})
+                           "<td>all</td><td></td><td>196</td><td>3.40</td>",
+                           "where the time goes"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_NE(html.find(encode_base64(small_head)), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos);
-  EXPECT_EQ(html.find("<script"), std::string::npos);
+  EXPECT_EQ(html.find("top-5"), std::string::npos);                 // of two classes
+  EXPECT_EQ(html.find("communication</text>"), std::string::npos);  // on one rank
+  EXPECT_EQ(html.find("<script>"), html.rfind("<script"));          // one, in the page itself
+  EXPECT_EQ(html.find(" src=\"data:"), html.find(" src="));
+}
+
+TEST(ReportPage, OfTextHasNothingThatOnlyImagesHave) {
+  ScratchFolder folder;
+  auto log = metrics_log(), page = report_page();
+  for (auto* reporter : {log.get(), page.get()}) {
+    reporter->begin({.folder = folder.path(),
+                     .model = "bert_mini",
+                     .data = "generated sentences",
+                     .place = "cpu:0",
+                     .unit = "sequences",
+                     .classes = 100});
+    reporter->step({.epoch = 1, .step = 10, .loss = 2, .lr = 0.1, .samples_per_second = 100});
+    reporter->evaluated({.epoch = 1, .step = 10, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true});
+  }
+  std::string html = folder.get("report.html");
+  EXPECT_NE(html.find("<b>100.00 %</b><span>last top-5, <span class=\"whole\">epoch 1</span></span>"),
+            std::string::npos);
+  EXPECT_NE(html.find(">best and last 75.00 %</text>"), std::string::npos);
+  for (const char* part : {"Confusion matrix", "Test images", "confidence", "The model", "Every setting", "<h2></h2>",
+                           "class=\"card\"></div>", "points=\"\""})
+    EXPECT_EQ(html.find(part), std::string::npos) << part;
+}
+
+// A matrix of 50 classes would fit no window.
+TEST(ReportPage, OfManyClassesListsTheLowestRecalls) {
+  ScratchFolder folder;
+  auto page = report_page();
+  RunBegins run{.folder = folder.path(), .model = "m", .data = "d", .place = "cpu:0", .classes = 50};
+  EvaluationReport evaluation{.epoch = 3, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1};
+  evaluation.confusion.resize(50 * 50);
+  for (size_t i = 0; i < 50; ++i) {
+    run.class_names.push_back("class" + std::to_string(i));
+    evaluation.confusion[i * 50 + i] = 10;
+  }
+  evaluation.confusion[7 * 50 + 9] = 30;
+  page->begin(run);
+  page->evaluated(evaluation);
+  std::string html = folder.get("report.html");
+  EXPECT_EQ(html.find("Confusion matrix"), std::string::npos);
+  EXPECT_NE(html.find("<tr><td>class7</td><td>25.00 %</td><td>class9 (75.00 %)</td></tr>\n<tr><td>class0</td>"
+                      "<td>100.00 %</td><td></td></tr>"),
+            std::string::npos);
 }
 
 // Reads the file as TensorBoard would: lengths, and the messages they frame.

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/fetched.h"
@@ -69,6 +71,55 @@ std::vector<nlohmann::json> log_of(const fs::path& run) {
   std::ifstream stream(run / "metrics.jsonl");
   for (std::string line; std::getline(stream, line);) events.push_back(nlohmann::json::parse(line));
   return events;
+}
+
+// Errors come first, the surest of them first, out of the whole test set.
+TEST(Trainer, KeepsTheMostConfidentErrorsAndCountsAllByConfidence) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  run(small(folder, {"epochs=1", "limit=96"}), seen);
+  const EvaluationReport& report = seen.evaluations.at(0);
+  const std::vector<Prediction>& kept = report.predictions;
+  const auto rights = std::find_if(kept.begin(), kept.end(), [](const auto& p) { return p.label == p.predicted; });
+  EXPECT_GT(rights - kept.begin(), 2);
+  EXPECT_TRUE(
+      std::is_sorted(kept.begin(), rights, [](const auto& a, const auto& b) { return a.probability > b.probability; }));
+  EXPECT_TRUE(std::all_of(rights, kept.end(), [](const auto& p) { return p.label == p.predicted; }));
+  auto sum = [](const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  const int64_t all = seen.begin.test_samples, wrong = sum(report.wrong_by_confidence);
+  EXPECT_EQ(sum(report.by_confidence), all);
+  EXPECT_NEAR(1 - static_cast<double>(wrong) / static_cast<double>(all), report.top1, 1e-9);
+  // No error that was left out is surer than one that was kept.
+  int64_t surer = 0;
+  const auto last = std::min<size_t>(9, static_cast<size_t>(10 * (rights - 1)->probability));
+  for (size_t i = last + 1; i < 10; ++i) surer += report.wrong_by_confidence[i];
+  EXPECT_LE(surer, rights - kept.begin());
+}
+
+TEST(Trainer, AdvisesAWarmUpForLargeBatchesOnly) {
+  auto notes = [](const std::vector<std::string>& more) {
+    ScratchFolder folder;
+    Witness::Seen seen;
+    run(small(folder, more), seen);
+    std::string all;
+    for (const std::string& note : seen.notes) all += note + "\n";
+    return all;
+  };
+  const std::string steps = "strategy.accumulate_steps=200";  // of 32 images
+  EXPECT_NE(notes({"steps=1", steps}).find("an update is of 6,400 images"), std::string::npos);
+  EXPECT_NE(notes({"steps=1", steps}).find("warmup_epochs=5"), std::string::npos);
+  EXPECT_EQ(notes({"steps=1", steps, "warmup_epochs=1"}).find("warmup_epochs"), std::string::npos);
+  EXPECT_EQ(notes({"steps=1", "strategy.accumulate_steps=156"}).find("warmup_epochs"), std::string::npos);
+}
+
+TEST(Trainer, TellsHowItWasStarted) {
+  ScratchFolder folder;
+  Witness::Seen seen;
+  run(small(folder, {"steps=1"}), seen);
+  EXPECT_NE(seen.begin.command.find("test_train"), std::string::npos);
+  EXPECT_FALSE(seen.begin.version.empty());
 }
 
 TEST(Trainer, LearnsAndLeavesWeightsAConfigurationAndALog) {
@@ -149,6 +200,19 @@ TEST(TrainerResume, BeginsFromWeightsOfAnother) {
   run(small(folder, {"init_from=" + end.weights.string(), "num_classes=12", "strict=false", "epochs=1"}), second);
   ASSERT_EQ(second.notes.size(), 1U);
   EXPECT_LT(second.steps.front().loss, first.steps.front().loss);
+  // A run's folder stands for its best weights, or else its newest checkpoint's.
+  const std::string run_folder = first.begin.folder.string();
+  EXPECT_EQ(weights_in(run_folder), end.weights);
+  Witness::Seen third;
+  run(small(folder, {"init_from=" + run_folder, "epochs=1"}), third);
+  EXPECT_TRUE(third.notes.empty());
+  EXPECT_LT(third.steps.front().loss, first.steps.front().loss);
+  fs::remove(end.weights);
+  EXPECT_EQ(weights_in(run_folder), weights_file(end.checkpoint));
+  EXPECT_EQ(weights_in(end.checkpoint), weights_file(end.checkpoint));
+  EXPECT_ERROR(weights_in(folder.path()), ConfigError, "there are no weights in the folder");
+  EXPECT_ERROR(run(small(folder, {"init_from=" + run_folder, "num_classes=12"}), second), DataError,
+               "8 of its 10 tensors fit the model's 10, nothing is loaded\n  2 misshapen");
 }
 
 std::vector<float> values_of(const fs::path& file, const char* name) {
@@ -305,7 +369,7 @@ TEST(TrainerErrors, SayWhatToDo) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({"strategy.use_recompute=true"}), "[train] strategy.use_recompute is not built yet; leave it out");
+  EXPECT_EQ(message({"strategy.use_recompute=true"}), "[strategy] use_recompute is not available yet; leave it out");
   EXPECT_NE(message({"model=two_headed"}).find("neither classifies images"), std::string::npos);
   EXPECT_NE(message({"model=bert_mini", "data=" + folder.path().string()})
                 .find("bert_mini reads text, " + folder.path().string() + " is no text (it has no vocab.txt)"),
@@ -338,6 +402,8 @@ TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
   run(small(folder, {"epochs=1"}), seen);
   EXPECT_ERROR(run(small(folder, {"model=mnist_cnn", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
                "is a checkpoint of lenet, this run trains mnist_cnn; set model=lenet");
+  EXPECT_ERROR(run(small(folder, {"optimizer=lamb", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
+               "was trained with optimizer adam, this run has lamb; set optimizer=adam to go on");
 }
 
 }  // namespace

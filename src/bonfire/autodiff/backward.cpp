@@ -15,6 +15,8 @@ namespace {
 
 thread_local autodiff::AfterBackward after_backward;
 thread_local std::optional<Scalar> loss_weight;
+thread_local StepState<uint64_t> after_backward_changes;  // how often another one was set
+thread_local StepState<const void*> loss_weight_number;   // whose it is
 
 std::string where_text(const Node& node) { return node.path == nullptr ? "" : " in module " + *node.path; }
 
@@ -39,9 +41,9 @@ class Walk {
     for (size_t i = 0; i < stack_.size(); ++i)  // grows while it is read
       for (const Value& input : stack_[i]->inputs)
         if (input.node->outputs[input.index].requires_grad) visit(input.node.get());
-    // Leaves last: their numbers may come from another thread.
+    // Leaves last. Nodes of two threads may have the same number: then neither reads the other.
     auto key = [](const Node* node) { return node->is_leaf() || !node->recorded ? 0 : node->sequence; };
-    std::sort(stack_.begin(), stack_.end(), [&](const Node* a, const Node* b) { return key(a) > key(b); });
+    std::stable_sort(stack_.begin(), stack_.end(), [&](const Node* a, const Node* b) { return key(a) > key(b); });
     gradients_.resize(stack_.size());
     last_user_.resize(stack_.size(), kNobody);
     for (size_t i = 0; i < stack_.size(); ++i) {
@@ -88,6 +90,7 @@ class Walk {
   void consume() {
     for (Node* node : stack_) {
       if (!node->recorded) continue;
+      node->forget_history_uses();
       node->consumed = true;
       if (node->committed) node->inputs.clear();
     }
@@ -163,8 +166,9 @@ Tensor seed_for(const Tensor& output, const Tensor& cotangent) {
 void deliver(Node& leaf, const Tensor& gradient) {
   if (leaf.variable) {
     Variable variable(leaf.variable);
-    Variable target = variable.grad_variable();
     VariableState& state = variable.state();
+    if (!state.requires_grad) return;  // frozen since the forward pass
+    Variable target = variable.grad_variable();
     target.assign(state.gradient_is_clear ? gradient : add(target.value(), gradient));
     state.gradient_is_clear = false;
     return;
@@ -185,10 +189,11 @@ void Tensor::backward(BackwardOptions options) const {
   if (trace.has_backward) commit();
   GradMode mode(options.create_graph);
   Tensor seed = seed_for(*this, {});
-  if (loss_weight) seed = mul(seed, loss_weight->tensor(dtype(), device()));
+  if (loss_weight_number.get() != nullptr) seed = mul(seed, loss_weight->tensor(dtype(), device()));
   Walk walk(*this);
   walk.add(value_, seed);
   std::vector<Variable> written;
+  after_backward_changes.get();
   walk.run([&](Node& leaf, const Tensor& gradient) {
     deliver(leaf, gradient);
     if (after_backward && leaf.variable) written.emplace_back(leaf.variable);
@@ -212,8 +217,14 @@ std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, c
 
 namespace autodiff {
 
-void set_after_backward(AfterBackward call) { after_backward = std::move(call); }
-void set_loss_weight(std::optional<Scalar> weight) { loss_weight = std::move(weight); }
+void set_after_backward(AfterBackward call) {
+  after_backward = std::move(call);
+  after_backward_changes = after_backward_changes + 1;
+}
+void set_loss_weight(std::optional<Scalar> weight) {
+  loss_weight = std::move(weight);
+  loss_weight_number = loss_weight ? loss_weight->number() : nullptr;
+}
 
 namespace {
 

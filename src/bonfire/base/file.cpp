@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
 
 namespace bonfire::base {
 
@@ -19,9 +20,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Network disks may be slow to answer, and a signal may come meanwhile.
+int open_file(const fs::path& path, int flags) {
+  return uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+}
+
 [[noreturn]] void fail(std::string_view doing, const fs::path& path, int error) {
   throw_error<DataError>("[file] cannot {} '{}': {}", doing, path.string(), std::generic_category().message(error));
 }
+
+// With the answer: network disks report errors here. A call that a signal interrupted has closed it.
+int close_file(int number) { return ::close(number) == 0 || errno == EINTR ? 0 : -1; }
 
 class Descriptor {
  public:
@@ -35,7 +44,7 @@ class Descriptor {
     if (number_ >= 0) ::close(number_);
   }
   int get() const { return number_; }
-  int close() { return ::close(std::exchange(number_, -1)); }  // with the answer: network disks report errors here
+  int close() { return close_file(std::exchange(number_, -1)); }
 
  private:
   int number_;
@@ -48,7 +57,7 @@ struct OpenFile {
 
 OpenFile open_regular(const fs::path& path) {
   // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
-  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Descriptor descriptor(open_file(path, O_RDONLY | O_NONBLOCK));
   if (descriptor.get() < 0) fail("open", path, errno);
   struct stat status {};
   if (::fstat(descriptor.get(), &status) != 0) fail("examine", path, errno);
@@ -62,8 +71,9 @@ std::vector<std::byte> read_range(const OpenFile& file, const fs::path& path, ui
   std::vector<std::byte> bytes(size);
   size_t done = 0;
   while (done < size) {
-    ssize_t count = ::pread(file.descriptor.get(), bytes.data() + done, size - done, static_cast<off_t>(offset + done));
-    if (count < 0 && errno == EINTR) continue;
+    ssize_t count = uninterrupted([&] {
+      return ::pread(file.descriptor.get(), bytes.data() + done, size - done, static_cast<off_t>(offset + done));
+    });
     if (count < 0) fail("read", path, errno);
     if (count == 0)
       throw_error<DataError>("[file] '{}' became shorter while it was read: {} of {} bytes", path.string(), done, size);
@@ -74,8 +84,7 @@ std::vector<std::byte> read_range(const OpenFile& file, const fs::path& path, ui
 
 void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
   while (!bytes.empty()) {
-    ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
+    ssize_t count = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
     if (count < 0) fail("write", path, errno);
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
@@ -89,7 +98,7 @@ class TemporaryFile {
   TemporaryFile(const fs::path& folder, const fs::path& target) {
     for (int attempt = 0; descriptor_.get() < 0; ++attempt) {
       path_ = folder / fmt::format(".bonfire-{}-{}.tmp", ::getpid(), attempt);
-      descriptor_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      descriptor_ = Descriptor(open_file(path_, O_WRONLY | O_CREAT | O_EXCL));
       if (descriptor_.get() < 0 && (errno != EEXIST || attempt == 10000)) fail("create", target, errno);
     }
   }
@@ -107,7 +116,7 @@ class TemporaryFile {
 
   void take_place_of(const fs::path& target) {
     // Before the rename: otherwise a power cut can leave the new name with no bytes behind it.
-    if (::fsync(descriptor_.get()) != 0) fail("write to disk", target, errno);
+    if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail("write to disk", target, errno);
     if (descriptor_.close() != 0) fail("close", target, errno);
     if (::rename(path_.c_str(), target.c_str()) != 0) fail("replace", target, errno);
     path_.clear();
@@ -127,6 +136,16 @@ fs::path follow_link(const fs::path& path) {
 }
 
 }  // namespace
+
+PathKind kind_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return PathKind::nothing;
+    fail("look at", path, errno);
+  }
+  if (S_ISREG(status.st_mode)) return PathKind::file;
+  return S_ISDIR(status.st_mode) ? PathKind::folder : PathKind::other;
+}
 
 std::vector<std::byte> read_file(const fs::path& path) {
   OpenFile file = open_regular(path);
@@ -162,7 +181,7 @@ void write_file_atomically(const fs::path& path, std::span<const std::span<const
   if (exists && !S_ISREG(status.st_mode))
     throw_error<DataError>("[file] cannot replace '{}': it is not a regular file", target.string());
   // Opened first: whatever keeps the folder from being synced shows before anything has changed.
-  Descriptor folder_descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor folder_descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
   if (folder_descriptor.get() < 0) fail("open the folder for", target, errno);
 
   TemporaryFile temporary(folder, target);
@@ -170,11 +189,12 @@ void write_file_atomically(const fs::path& path, std::span<const std::span<const
   for (std::span<const std::byte> chunk : chunks) temporary.write(chunk, target);
   temporary.take_place_of(target);
   // Some file systems cannot sync a folder and say EINVAL; there the rename is as durable as it gets.
-  if (::fsync(folder_descriptor.get()) != 0 && errno != EINVAL) fail("write to disk the folder of", target, errno);
+  if (uninterrupted([&] { return ::fsync(folder_descriptor.get()); }) != 0 && errno != EINVAL)
+    fail("write to disk the folder of", target, errno);
 }
 
 FileWriter::FileWriter(fs::path path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)), descriptor_(open_file(path_, O_WRONLY | O_CREAT | O_EXCL)) {
   if (descriptor_ < 0) fail("create", path_, errno);
 }
 
@@ -210,15 +230,16 @@ void FileWriter::flush() {
 
 void FileWriter::finish() {
   flush();
-  if (::fsync(descriptor_) != 0) fail("write to disk", path_, errno);
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
+  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail("write to disk", path_, errno);
+  if (close_file(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
 }
 
 void sync_folder(const fs::path& folder) {
-  Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
   if (descriptor.get() < 0) fail("open the folder", folder, errno);
   // Some file systems cannot sync a folder and say EINVAL.
-  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) fail("write to disk the folder", folder, errno);
+  if (uninterrupted([&] { return ::fsync(descriptor.get()); }) != 0 && errno != EINVAL)
+    fail("write to disk the folder", folder, errno);
 }
 
 }  // namespace bonfire::base

@@ -11,6 +11,14 @@
 
 namespace bonfire::base {
 
+enum class PathKind : uint8_t { nothing, file, folder, other };
+
+// What is at the path, links followed. DataError where that cannot be found out: somebody who may not look must not be
+// told that there is nothing.
+PathKind kind_of(const std::filesystem::path& path);
+inline bool exists(const std::filesystem::path& path) { return kind_of(path) != PathKind::nothing; }
+inline bool is_folder(const std::filesystem::path& path) { return kind_of(path) == PathKind::folder; }
+
 // Only regular files are read: a directory, a pipe or a device is an error, and opening one never blocks.
 std::vector<std::byte> read_file(const std::filesystem::path& path);
 std::vector<std::byte> read_file(const std::filesystem::path& path, uint64_t offset, size_t size);  // both in bytes

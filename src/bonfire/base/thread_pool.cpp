@@ -9,9 +9,12 @@
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "bonfire/base/error.h"
 
 namespace bonfire {
 
@@ -88,7 +91,12 @@ struct ThreadPool::Team {
 };
 
 ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads), team_(std::make_unique<Team>()) {
-  for (int i = 1; i < threads_; ++i) team_->workers.emplace_back([team = team_.get()] { team->serve(); });
+  try {
+    for (int i = 1; i < threads_; ++i) team_->workers.emplace_back([team = team_.get()] { team->serve(); });
+  } catch (const std::system_error& error) {
+    throw_error<ConfigError>("[threads] {} threads were asked for, and the system gives {}: {}; ask for fewer",
+                             threads_, team_->workers.size() + 1, error.what());
+  }
 }
 
 ThreadPool::~ThreadPool() = default;

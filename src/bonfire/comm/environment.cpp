@@ -10,6 +10,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/base/thread_pool.h"
+#include "bonfire/comm/network.h"
 
 namespace bonfire::comm {
 
@@ -68,18 +69,25 @@ std::optional<int> local_rank_in(const std::vector<std::string>& arguments) {
   return std::nullopt;
 }
 
+// Not by a look-up: some systems give a host's own name the address 127.0.1.1, and others reach it by another.
+bool means_this_host(const std::string& address) {
+  return address == "localhost" || address == "[::1]" || is_loopback(address);
+}
+
 Environment from_torchrun(const Reader& read, const std::vector<std::string>& arguments) {
   Environment e;
   e.world = read.number("WORLD_SIZE", 1, kMost);
   e.rank = read.number("RANK", 0, e.world - 1);
-  e.local_world = read.number("LOCAL_WORLD_SIZE", 1, e.world, 1);
+  e.master_address = read.text("MASTER_ADDR", e.master_address);
+  // Set by hand, it is often left out. Ranks that meet at this host's own address are all here.
+  e.knows_local_world = read.has("LOCAL_WORLD_SIZE") || means_this_host(e.master_address);
+  e.local_world = read.number("LOCAL_WORLD_SIZE", 1, e.world, e.knows_local_world ? e.world : 1);
   std::optional<int> argument = local_rank_in(arguments);
-  e.local_rank =
-      read.number("LOCAL_RANK", 0, read.has("LOCAL_WORLD_SIZE") ? e.local_world - 1 : kMost, argument.value_or(0));
+  e.local_rank = read.number("LOCAL_RANK", 0, e.knows_local_world ? e.local_world - 1 : kMost,
+                             argument.value_or(e.local_world == e.world ? e.rank : 0));
   if (argument && *argument != e.local_rank)
     throw_error<ConfigError>("[environment] the argument says --local_rank={}, the variable LOCAL_RANK {}", *argument,
                              e.local_rank);
-  e.master_address = read.text("MASTER_ADDR", e.master_address);
   int port = read.port("MASTER_PORT", kDefaultPort);
   if (read.has("BONFIRE_GENERATION")) {
     e.starter = Starter::bonfire;

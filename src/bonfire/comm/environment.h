@@ -15,6 +15,7 @@ struct Environment {
   Starter starter = Starter::nobody;
   int rank = 0, world = 1;              // in the job
   int local_rank = 0, local_world = 1;  // on this host
+  bool knows_local_world = true;        // else meet() counts the ranks that have come from here
   std::string master_address = "127.0.0.1";
   int store_port = 0;  // 0: any
   int64_t generation = 0;

@@ -1,8 +1,10 @@
 #include "bonfire/comm/hierarchical_group.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
+#include "bonfire/comm/lost_peer.h"
 #include "bonfire/comm/reduce.h"
 
 namespace bonfire::comm {
@@ -36,16 +38,13 @@ class HierarchicalGroup final : public Group {
   void all_reduce(Values values, Reduce reduce) override {
     check_reduction("all_reduce", values.dtype, reduce);
     if (values.dtype == DType::bf16 || values.dtype == DType::f16) return levels_.world->all_reduce(values, reduce);
-    try {
+    guarded([&] {
       const auto ranks = static_cast<size_t>(levels_.host->size());
       const size_t share = levels_.even && values.bytes() > kSmall ? values.count / ranks : 0;
       if (share > 0) reduce_by_shares(part_of(values, 0, share * ranks), reduce);
       if (share * ranks < values.count || values.count == 0)
         reduce_by_leaders(part_of(values, share * ranks, values.count - share * ranks), reduce);
-    } catch (const std::exception& error) {
-      abort(error.what());  // peers wait at other levels than the one that failed
-      throw;
-    }
+    });
   }
 
   void broadcast(Values values, int root) override { levels_.world->broadcast(values, root); }
@@ -58,12 +57,16 @@ class HierarchicalGroup final : public Group {
   void receive(Values values, int from) override { levels_.world->receive(values, from); }
   void barrier() override { levels_.world->barrier(); }
 
-  Buffer buffer(size_t bytes) override { return levels_.host->buffer(bytes); }
+  Buffer buffer(size_t bytes) override {
+    return guarded([&] { return levels_.host->buffer(bytes); });
+  }
 
   std::shared_ptr<Group> split(int colour) override {
-    if (!same_everywhere(*levels_.world, colour)) return levels_.world->split(colour);
-    return std::make_shared<HierarchicalGroup>(
-        Levels{levels_.world->split(0), levels_.host->split(0), levels_.across->split(0), levels_.even});
+    return guarded([&]() -> std::shared_ptr<Group> {
+      if (!same_everywhere(*levels_.world, colour)) return levels_.world->split(colour);
+      return std::make_shared<HierarchicalGroup>(
+          Levels{levels_.world->split(0), levels_.host->split(0), levels_.across->split(0), levels_.even});
+    });
   }
 
   void abort(const std::string& reason) override {
@@ -71,6 +74,17 @@ class HierarchicalGroup final : public Group {
   }
 
  private:
+  // Peers wait at other levels than the one that fails.
+  template <class Body>
+  std::invoke_result_t<Body> guarded(const Body& body) {
+    try {
+      return body();
+    } catch (...) {
+      abort(reason_of(std::current_exception()));
+      throw;
+    }
+  }
+
   void reduce_by_shares(Values values, Reduce reduce) {
     const size_t share = values.count / static_cast<size_t>(levels_.host->size());
     const Values mine = part_of(values, share * static_cast<size_t>(levels_.host->rank()), share);

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
 #include "bonfire/comm/shm/mesh.h"
 
 namespace bonfire::comm {
@@ -33,6 +34,7 @@ constexpr int kProbes = 5;
 constexpr int kSeconds = 1 + kProbes;
 constexpr auto kSlice = 500ms;  // of waiting for the store
 constexpr timeval kHandshake{3, 0};
+const std::string kNotListening = "none";  // said in place of a secret, so that nobody waits for one
 
 struct Hello {
   char secret[32];  // which the store has told: no stranger's connection is taken for a host's
@@ -71,6 +73,29 @@ FileDescriptor listen_on(const std::string& literal) {
   return with_address(literal, 0, [](int socket, const addrinfo& address) {
     return ::bind(socket, address.ai_addr, address.ai_addrlen) == 0 && ::listen(socket, 16) == 0;
   });
+}
+
+// A call that a signal interrupts goes on by itself.
+bool connected(int socket, const addrinfo& address) {
+  if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return true;
+  if (errno != EINTR) return false;
+  pollfd question{socket, POLLOUT, 0};
+  int error = ETIMEDOUT;
+  socklen_t length = sizeof error;
+  return base::poll_until({&question, 1}, std::chrono::steady_clock::now() + std::chrono::seconds(kHandshake.tv_sec)) >
+             0 &&
+         ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+}
+
+// All of it, in as many pieces as it comes.
+bool received(int socket, Hello& hello) {
+  auto* at = reinterpret_cast<char*>(&hello);
+  for (size_t done = 0; done < sizeof hello;) {
+    ssize_t count = base::uninterrupted([&] { return ::recv(socket, at + done, sizeof hello - done, MSG_WAITALL); });
+    if (count <= 0) return false;
+    done += static_cast<size_t>(count);
+  }
+  return true;
 }
 
 int port_of(const FileDescriptor& listener) {
@@ -116,9 +141,9 @@ class Lifelines::Watch {
   // Each calls those before it, and is called by those behind.
   void run(const std::stop_token& stop) try {
     FileDescriptor listener = listen_on(self_->address);
-    if (listener.get() < 0) return;
     secret_ = fresh_secret();
-    store_->set(key_of(self_->rank), fmt::format("{} {}", secret_, port_of(listener)));
+    store_->set(key_of(self_->rank),
+                listener.get() < 0 ? kNotListening : fmt::format("{} {}", secret_, port_of(listener)));
     for (const auto& [rank, other] : others_)
       if (rank < self_->rank) call(other, stop);
     while (!stop.stop_requested()) look(listener);
@@ -126,7 +151,7 @@ class Lifelines::Watch {
   }
 
  private:
-  // What the other has told the store: its secret and port. "" when this is stopped first.
+  // What the other has told the store: its secret and port, or kNotListening. "" when this is stopped first.
   std::string word_of(const Peer& other, const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       try {
@@ -144,19 +169,19 @@ class Lifelines::Watch {
     std::memcpy(hello.secret, told.data(), sizeof hello.secret);
     int port = std::atoi(told.c_str() + sizeof hello.secret);
     FileDescriptor made = with_address(other.address, port, [&](int socket, const addrinfo& address) {
-      return ::connect(socket, address.ai_addr, address.ai_addrlen) == 0 &&
-             ::send(socket, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
+      return connected(socket, address) &&
+             base::uninterrupted([&] { return ::send(socket, &hello, sizeof hello, MSG_NOSIGNAL); }) == sizeof hello;
     });
     if (made.get() >= 0) hold(other.rank, std::move(made));
   }
 
   void answer(const FileDescriptor& listener) {
-    FileDescriptor made(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    FileDescriptor made(base::uninterrupted([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC); }));
     if (made.get() < 0) return;
     set(made.get(), SOL_SOCKET, SO_RCVTIMEO, kHandshake);
     Hello hello{};
-    if (::recv(made.get(), &hello, sizeof hello, MSG_WAITALL) != sizeof hello ||
-        std::memcmp(hello.secret, secret_.data(), sizeof hello.secret) != 0 || !others_.contains(hello.rank))
+    if (!received(made.get(), hello) || std::memcmp(hello.secret, secret_.data(), sizeof hello.secret) != 0 ||
+        !others_.contains(hello.rank))
       return;
     hold(hello.rank, std::move(made));
   }

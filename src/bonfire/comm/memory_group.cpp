@@ -8,6 +8,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/arguments.h"
+#include "bonfire/comm/lost_peer.h"
 
 namespace bonfire::comm {
 namespace {
@@ -63,7 +64,8 @@ MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, st
       members_(std::move(members)),
       options_(options),
       watch_([this] { return trouble(); }),
-      patience_(options.spin) {}
+      patience_(options.spin),
+      notice_(board_.name(board_.rank())) {}
 
 MemoryGroup::~MemoryGroup() { board_.seat(rank()).left.store(1, std::memory_order_release); }
 
@@ -77,7 +79,9 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
   }
   operation_ = operation;
   partner_ = -1;
-  deadline_ = std::chrono::steady_clock::now() + options_.timeout;
+  const auto now = std::chrono::steady_clock::now();
+  deadline_ = now + options_.timeout;
+  notice_.begin(now);
   // Letters are not numbered: their ranks make them alone.
   if (operation != Operation::send && operation != Operation::receive) ++number_;
   progress()->call.store(name_of(operation).data(), std::memory_order_relaxed);
@@ -85,12 +89,12 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
   board_.seat(rank()).last.store(number_ << 8 | static_cast<uint64_t>(operation), std::memory_order_release);
   try {
     body();
-  } catch (const std::exception& error) {
+  } catch (...) {  // whatever it is, the peers must not wait for this rank
     {
       std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
     }
-    board_.abort(fmt::format("{} gave up: {}", board_.name(rank()), error.what()));
+    board_.abort(fmt::format("{} gave up: {}", board_.name(rank()), reason_of(std::current_exception())));
     throw;
   }
 }
@@ -114,11 +118,14 @@ std::exception_ptr MemoryGroup::trouble() {
     return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {}", name_of(operation_),
                                            board_.name(peer), how, board_.last_of(peer, number_)));
   }
+  if (progress()->step.load(std::memory_order_relaxed) == 0)
+    notice_.look([&] { return fmt::format("{} ({})", late_ranks(), name_of(operation_)); });
   if (std::chrono::steady_clock::now() < deadline_) return nullptr;
-  return missing_ranks();
+  return error_of<TimeoutError>(fmt::format("[{}] waited {} s for {}", name_of(operation_),
+                                            static_cast<double>(options_.timeout.count()) / 1000, late_ranks()));
 }
 
-std::exception_ptr MemoryGroup::missing_ranks() {
+std::string MemoryGroup::late_ranks() const {
   std::string names;
   for (int peer = 0; peer < size(); ++peer) {
     uint64_t last = board_.seat(peer).last.load(std::memory_order_acquire);
@@ -127,9 +134,7 @@ std::exception_ptr MemoryGroup::missing_ranks() {
     names += fmt::format("{}{}, which last began {}", names.empty() ? "" : "; ", board_.name(peer),
                          board_.last_of(peer, number_));
   }
-  if (names.empty()) names = "a rank that is in the same call";
-  return error_of<TimeoutError>(fmt::format("[{}] waited {} s for {}", name_of(operation_),
-                                            static_cast<double>(options_.timeout.count()) / 1000, names));
+  return names.empty() ? "a rank that is in the same call" : names;
 }
 
 void MemoryGroup::meet() { board_.barrier(patience_, watch_); }
@@ -361,13 +366,13 @@ std::shared_ptr<Group> MemoryGroup::split(int colour) {
     members.push_back(members_[static_cast<size_t>(peer)]);
   }
   auto count = static_cast<int>(members.size());
-  std::shared_ptr<std::byte> memory;
+  std::shared_ptr<Group> part;
   guarded(Operation::split, [&] {
     begin({.operation = Operation::split}, {});
-    memory = neighbours_->share(Board::bytes(count), members, *this);
+    Board board(neighbours_->share(Board::bytes(count), members, *this), mine, count, board_.name(rank()));
+    part = std::make_shared<MemoryGroup>(std::move(board), neighbours_, std::move(members), options_, progress());
   });
-  Board board(std::move(memory), mine, count, board_.name(rank()));
-  return std::make_shared<MemoryGroup>(std::move(board), neighbours_, std::move(members), options_, progress());
+  return part;
 }
 
 void MemoryGroup::abort(const std::string& reason) {

@@ -21,6 +21,7 @@
 
 #include "bonfire/comm/board.h"
 #include "bonfire/comm/group.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
 
@@ -88,7 +89,7 @@ class MemoryGroup : public Group {
   bool all_located(const Call& call) const;
   const Call& call_of(int rank) const { return board_.seat(rank).calls[number_ % 2]; }
   std::exception_ptr abort_error(Operation operation);
-  std::exception_ptr missing_ranks();
+  std::string late_ranks() const;  // with what they last began
 
   Board board_;
   std::shared_ptr<Neighbours> neighbours_;
@@ -101,6 +102,7 @@ class MemoryGroup : public Group {
   Operation operation_ = Operation::none;
   int partner_ = -1;  // of a letter; -1: all ranks are waited for
   std::chrono::steady_clock::time_point deadline_;
+  WaitNotice notice_;  // only before the first step: later a rank may have its reasons
   std::mutex mutex_;
   std::exception_ptr error_;  // the first one
 };

@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/arguments.h"
+#include "bonfire/comm/lost_peer.h"
 #include "bonfire/comm/reduce.h"
 
 namespace bonfire::comm {
@@ -69,37 +70,55 @@ class MessageGroup::Transfers {
  public:
   explicit Transfers(MessageGroup& group, int tag = kCollective) : group_(group), tag_(tag) {}
 
-  void send(ConstBytes message, int to) { add(message.empty() ? nullptr : group_.messenger_->send(message, to, tag_)); }
+  void send(ConstBytes message, int to) {
+    transfers_.push_back({message.empty() ? nullptr : group_.messenger_->send(message, to, tag_), to});
+  }
   void receive(Bytes message, int from) {
-    add(message.empty() ? nullptr : group_.messenger_->receive(message, from, tag_));
+    transfers_.push_back({message.empty() ? nullptr : group_.messenger_->receive(message, from, tag_), from});
   }
   size_t begun() const { return transfers_.size(); }
   void wait(size_t number) {
-    if (transfers_[number]) transfers_[number]->wait(group_.deadline_);
-    transfers_[number].reset();
+    auto& [transfer, peer] = transfers_[number];
+    if (transfer) group_.wait_for(*transfer, peer);
+    transfer.reset();
   }
   void wait_for_all() {
     for (size_t number = 0; number < transfers_.size(); ++number) wait(number);
   }
 
  private:
-  void add(std::unique_ptr<Transfer> transfer) { transfers_.push_back(std::move(transfer)); }
-
   MessageGroup& group_;
   int tag_;
-  std::vector<std::unique_ptr<Transfer>> transfers_;
+  std::vector<Begun> transfers_;
 };
 
 MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, Options options, std::shared_ptr<Progress> progress)
-    : Group(std::move(progress)), messenger_(std::move(messenger)), options_(std::move(options)) {}
+    : Group(std::move(progress)),
+      messenger_(std::move(messenger)),
+      options_(std::move(options)),
+      notice_(messenger_->name(messenger_->rank())) {}
 
-// Runs the body of a call; what fails in it is the end of the group, here and for the peers. When a peer has said why,
-// that is the reason: the broken connection here only follows from it.
+void MessageGroup::wait_for(Transfer& transfer, int peer) {
+  while (progress()->step.load(std::memory_order_relaxed) == 0 && notice_.next() < deadline_) {
+    try {
+      return transfer.wait(notice_.next());
+    } catch (const TimeoutError&) {  // it is only time to speak
+    }
+    notice_.look([&] { return fmt::format("{} ({})", messenger_->name(peer), progress()->call.load()); });
+  }
+  transfer.wait(deadline_);
+}
+
+// Runs the body of a call; what fails in it, whatever it is, is the end of the group, here and for the peers. When a
+// peer has said why, that is the reason: the broken connection here only follows from it.
 template <class Body>
 void MessageGroup::guarded(const char* where, const Body& body) {
   if (error_) std::rethrow_exception(error_);
   progress()->call.store(where, std::memory_order_relaxed);
-  deadline_ = std::chrono::steady_clock::now() + options_.timeout;
+  const auto now = std::chrono::steady_clock::now();
+  deadline_ = now + options_.timeout;
+  notice_.begin(now);
+  bool lost_peer = true;
   try {
     if (aborted_) throw_error<CommError>("the group was aborted");
     body();
@@ -108,15 +127,15 @@ void MessageGroup::guarded(const char* where, const Body& body) {
     error_ = too_late(where, error.what());
   } catch (const CommError& error) {
     error_ = std::make_exception_ptr(CommError(fmt::format("[{}] {}", where, error.what())));
+  } catch (...) {
+    error_ = std::current_exception();
+    lost_peer = false;
   }
-  if (std::string reason = messenger_->stop_reason(); !reason.empty())
+  if (std::string reason = lost_peer ? messenger_->stop_reason() : ""; !reason.empty())
     error_ = std::make_exception_ptr(CommError(fmt::format("[{}] {}", where, reason)));
-  try {
-    std::rethrow_exception(error_);
-  } catch (const std::exception& error) {
-    messenger_->stop(fmt::format("{} gave up: {}", messenger_->name(rank()), error.what()));
-    throw;
-  }
+  messenger_->stop(fmt::format("{} gave up: {}{}", messenger_->name(rank()),
+                               lost_peer ? "" : fmt::format("[{}] ", where), reason_of(error_)));
+  std::rethrow_exception(error_);
 }
 
 // Those who do not wait too, with what they were last seen in where somebody hears their heartbeats.
@@ -333,10 +352,14 @@ void MessageGroup::barrier() {
 }
 
 Buffer MessageGroup::buffer(size_t bytes) {
-  constexpr std::align_val_t kPage{4096};
-  auto* memory = static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), kPage));
-  std::memset(memory, 0, bytes);
-  return Buffer(memory, [](std::byte* data) { ::operator delete[](data, kPage); });
+  static constexpr std::align_val_t kPage{4096};
+  Buffer made;
+  guarded("buffer", [&] {
+    auto* memory = static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), kPage));
+    std::memset(memory, 0, bytes);
+    made = Buffer(memory, [](std::byte* data) { ::operator delete[](data, kPage); });
+  });
+  return made;
 }
 
 std::shared_ptr<Group> MessageGroup::split(int colour) {
@@ -344,9 +367,12 @@ std::shared_ptr<Group> MessageGroup::split(int colour) {
   all_gather({&colour, 1, DType::i32}, {colours.data(), colours.size(), DType::i32});
   for (int peer = 0; peer < size(); ++peer)
     if (colours[static_cast<size_t>(peer)] == colour) members.push_back(peer);
-  std::unique_ptr<Messenger> part;
-  guarded("split", [&] { part = messenger_->split(colour, members, fmt::format("split{}", splits_++)); });
-  return std::make_shared<MessageGroup>(std::move(part), options_, progress());
+  std::shared_ptr<Group> part;
+  guarded("split", [&] {
+    const std::string key = fmt::format("split{}/{}", splits_++, colour);
+    part = std::make_shared<MessageGroup>(messenger_->split(members, key, deadline_), options_, progress());
+  });
+  return part;
 }
 
 void MessageGroup::abort(const std::string& reason) {

@@ -19,6 +19,7 @@
 
 #include "bonfire/comm/group.h"
 #include "bonfire/comm/messenger.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
 
@@ -49,9 +50,14 @@ class MessageGroup : public Group {
   using Bytes = std::span<std::byte>;
   using ConstBytes = std::span<const std::byte>;
   class Transfers;
+  struct Begun {
+    std::unique_ptr<Transfer> transfer;  // null: nothing is left to wait for
+    int peer;
+  };
 
   template <class Body>
   void guarded(const char* where, const Body& body);
+  void wait_for(Transfer& transfer, int peer);
   std::exception_ptr too_late(std::string_view where, const std::string& message);
   std::string late_ranks();
   void reduce_straight(Values values, Reduce reduce);
@@ -63,6 +69,7 @@ class MessageGroup : public Group {
   std::unique_ptr<Messenger> messenger_;
   Options options_;
   std::chrono::steady_clock::time_point deadline_;
+  WaitNotice notice_;               // only before the first step: later a rank may have its reasons
   std::vector<std::byte> arrived_;  // of a ring, until it is added
   uint64_t splits_ = 0;
   std::atomic<bool> aborted_ = false;

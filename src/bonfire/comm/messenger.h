@@ -37,8 +37,10 @@ class Messenger {
   // Behind a timeout: those who do not say within half a second that they wait too. Empty where it cannot be told.
   virtual std::vector<int> silent_ranks() = 0;
 
-  // Called by all ranks, which keep their names. `key` is another one for each split of a group.
-  virtual std::unique_ptr<Messenger> split(int colour, std::span<const int> members, const std::string& key) = 0;
+  // Called by all ranks, which keep their names: one of `members`, this rank among them, in their order. `key` is
+  // another one for each split of a group and each of its parts. TimeoutError after the deadline.
+  virtual std::unique_ptr<Messenger> split(std::span<const int> members, const std::string& key,
+                                           std::chrono::steady_clock::time_point deadline) = 0;
   virtual std::string name(int rank) const = 0;  // "rank 1 (host, process 4711)"
 };
 

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
 
 namespace bonfire::comm {
 
@@ -72,9 +73,9 @@ int bind_to(int socket, const std::string& literal) {
 // 0, or the errno that connecting ends with.
 int connect_within(int socket, const addrinfo& address, std::chrono::milliseconds timeout) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
+  if (errno != EINPROGRESS && errno != EINTR) return errno;  // interrupted, it goes on by itself
   pollfd wait{socket, POLLOUT, 0};
-  if (::poll(&wait, 1, static_cast<int>(timeout.count())) <= 0) return ETIMEDOUT;
+  if (base::poll_until({&wait, 1}, Clock::now() + timeout) <= 0) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof error;
   ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -121,7 +122,8 @@ std::string host_and_port(const std::string& host, int port) {
   return bare_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
-Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from) {
+Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from,
+            const std::function<void(const std::string&)>& waiting) {
   constexpr std::chrono::milliseconds kLongestTry{3000}, kPause{50};
   const Clock::time_point end = Clock::now() + timeout;
   for (;;) {
@@ -141,6 +143,7 @@ Route reach(const std::string& host, int port, std::chrono::milliseconds timeout
           "and does no firewall stand between? This host has {}",
           host_and_port(host, port), from.empty() ? "" : " from " + from, static_cast<double>(timeout.count()) / 1000,
           reasons, list_of(interfaces()));
+    if (waiting) waiting(reasons);
     std::this_thread::sleep_for(kPause);  // nothing tells us when a port of another host opens
   }
 }

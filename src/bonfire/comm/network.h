@@ -6,6 +6,7 @@
 //   route.local    "10.0.0.7": what others can call us by
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ struct Route {
   std::string local;   // this host's end
 };
 // Connects by TCP until somebody answers. CommError behind the timeout: what the system said of each address. `from`:
-// the literal of this host's own to come from; empty: whichever the system takes.
-Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from = {});
+// the literal of this host's own to come from; empty: whichever the system takes. `waiting` is called between tries
+// with what the system said of the last one.
+Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from = {},
+            const std::function<void(const std::string& reasons)>& waiting = {});
 
 // The address of the interface that a choice as NCCL writes it names: "eth1", "=eth1" (exactly), "eth,ib" (beginning
 // so),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <exception>
@@ -14,6 +15,7 @@
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
 
@@ -83,19 +85,51 @@ Peer peer_from(int rank, const std::string& text) {
   return {rank, words.at("host"), words.at("address"), words.at("machine"), words.at("process")};
 }
 
-[[noreturn]] void name_the_missing(Store& store, int world, milliseconds timeout) {
-  std::vector<std::string> missing, here;
+struct RollCall {
+  std::vector<std::string> here;  // "1 on node0"
+  std::vector<int> missing;
+};
+
+RollCall call_the_roll(Store& store, int world) {
+  RollCall roll;
   for (int rank = 0; rank < world; ++rank) {
     try {
-      here.push_back(fmt::format("{} on {}", rank, peer_from(rank, store.get(key_of(rank), 0ms)).host));
+      roll.here.push_back(fmt::format("{} on {}", rank, peer_from(rank, store.get(key_of(rank), 0ms)).host));
     } catch (const TimeoutError&) {
-      missing.push_back(std::to_string(rank));
+      roll.missing.push_back(rank);
     }
   }
+  return roll;
+}
+
+void wait_for_all(Store& store, const Environment& e, milliseconds timeout) {
+  const auto deadline = WaitNotice::Clock::now() + timeout;
+  WaitNotice notice(fmt::format("rank {}", e.rank));
+  for (;;) {
+    const auto end = std::min(deadline, notice.next());
+    try {
+      const auto left = std::chrono::ceil<milliseconds>(end - WaitNotice::Clock::now());
+      return store.wait(keys_of_all(e.world, "rank"), std::max(left, 0ms));
+    } catch (const TimeoutError&) {
+      if (WaitNotice::Clock::now() >= deadline) break;
+    }
+    notice.look([&] {
+      const RollCall roll = call_the_roll(store, e.world);
+      return fmt::format("{} of {} (here: {})", list_of_ranks(roll.missing), e.world, fmt::join(roll.here, ", "));
+    });
+  }
+  const RollCall roll = call_the_roll(store, e.world);
   throw_error<TimeoutError>(
       "[rendezvous] of {} ranks these never came within {} s: {} (here: {}); look at what they print, and whether all "
       "hosts were started",
-      world, static_cast<double>(timeout.count()) / 1000, fmt::join(missing, ", "), fmt::join(here, ", "));
+      e.world, static_cast<double>(timeout.count()) / 1000, fmt::join(roll.missing, ", "), fmt::join(roll.here, ", "));
+}
+
+void count_local_ranks(Rendezvous& job) {
+  const std::string& here = job.peers.at(static_cast<size_t>(job.environment.rank)).machine;
+  job.environment.local_world = static_cast<int>(
+      std::count_if(job.peers.begin(), job.peers.end(), [&](const Peer& peer) { return peer.machine == here; }));
+  job.environment.knows_local_world = true;
 }
 
 }  // namespace
@@ -123,22 +157,21 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
   Environment e = environment;
   std::shared_ptr<StoreServer> server = e.holds_store() ? serve(e) : nullptr;
   if (server != nullptr) e.store_port = server->port();
-  std::shared_ptr<Store> store = connect_store({.host = e.master_address,
-                                                .port = e.store_port,
-                                                .token = e.token,
-                                                .generation = e.generation,
-                                                .caller = fmt::format("rank {}", e.rank),
-                                                .connect_timeout = options.timeout});
+  std::shared_ptr<Store> store =
+      connect_store({.host = e.master_address,
+                     .port = e.store_port,
+                     .token = e.token,
+                     .generation = e.generation,
+                     .caller = fmt::format("rank {}", e.rank),
+                     .holder = e.starter == Starter::bonfire ? "node 0's launcher" : "rank 0",
+                     .connect_timeout = options.timeout});
   if (e.starter != Starter::bonfire) store = with_farewell(std::move(store), std::move(server), e);
 
   store->set(key_of(e.rank), described(own_address(e, options.timeout)));
-  try {
-    store->wait(keys_of_all(e.world, "rank"), options.timeout);
-  } catch (const TimeoutError&) {
-    name_the_missing(*store, e.world, options.timeout);
-  }
+  wait_for_all(*store, e, options.timeout);
   Rendezvous job{e, {}, store};
   for (int rank = 0; rank < e.world; ++rank) job.peers.push_back(peer_from(rank, store->get(key_of(rank), 30s)));
+  if (!e.knows_local_world) count_local_ranks(job);
   return job;
 }
 

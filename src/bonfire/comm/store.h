@@ -22,10 +22,13 @@ struct LifeSign {
   std::string doing = {};  // "step 12, all_reduce"
 };
 
+// Bytes of a key and its value.
+inline constexpr int kLongestMessage = 16 << 20;
+
 class Store {
  public:
   virtual ~Store() = default;
-  virtual void set(const std::string& key, const std::string& value) = 0;
+  virtual void set(const std::string& key, const std::string& value) = 0;  // CommError for more than kLongestMessage
   // Waits until the key is there. TimeoutError names the key and how long was waited; CommError when the server is
   // gone.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;

@@ -9,6 +9,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/store.grpc.pb.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
 
@@ -55,7 +56,11 @@ class GrpcStore final : public Store {
     if (options.generation) caller_.set_generation(*options.generation);
 
     const auto end = std::chrono::system_clock::now() + options.connect_timeout;
-    Route route = reach(options.host, options.port, options.connect_timeout);
+    WaitNotice notice(options.caller);
+    Route route = reach(options.host, options.port, options.connect_timeout, {}, [&](const std::string& reasons) {
+      if (options.holder.empty()) return;
+      notice.look([&] { return fmt::format("{} to open the store at {} ({})", options.holder, where_, reasons); });
+    });
     std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
         target_of(route.remote, options.port), grpc::InsecureChannelCredentials(), channel_arguments(options.silence));
     const auto now = std::chrono::system_clock::now();  // a busy host may take a while to answer
@@ -174,6 +179,9 @@ class GrpcStore final : public Store {
       case StatusCode::FAILED_PRECONDITION:
       case StatusCode::INVALID_ARGUMENT:
         throw_error<CommError>("[store] {} cannot {}: {}", where_, action, status.error_message());
+      case StatusCode::RESOURCE_EXHAUSTED:
+        throw_error<CommError>("[store] {} cannot {}: a key and its value may have {} bytes", where_, action,
+                               kLongestMessage);
       case StatusCode::DEADLINE_EXCEEDED:
         throw_error<TimeoutError>("[store] {} did not {} within {} s", where_, action, seconds(timeout));
       default:

@@ -19,14 +19,16 @@ struct StoreClientOptions {
   int port = 0;
   std::string token = {};
   std::optional<int64_t> generation = {};  // of the rank; none: a launcher
-  std::string caller = {};                 // who this is, for messages of the server: "rank 3"
+  std::string caller = {};                 // who this is, for messages: "rank 3"
+  std::string holder = {};                 // who opens the store, for messages: "rank 0"
   std::chrono::milliseconds connect_timeout{60'000};
   std::chrono::milliseconds call_timeout{30'000};  // of set and add
   std::chrono::milliseconds silence{8'000};        // a server that answers no ping for so long is gone
 };
 
-// Waits for a server that is not up yet. CommError when the host cannot be reached, or answers but holds no store of
-// this job. A server that goes away later makes every call, also one that waits, a CommError.
+// Waits for a server that is not up yet, and says so (comm/wait_notice.h) where it knows the holder. CommError when the
+// host cannot be reached, or answers but holds no store of this job. A server that goes away later makes every call,
+// also one that waits, a CommError.
 std::shared_ptr<Store> connect_store(const StoreClientOptions& options);
 
 }  // namespace bonfire::comm

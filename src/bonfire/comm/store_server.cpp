@@ -24,8 +24,6 @@ namespace {
 using grpc::Status;
 using grpc::StatusCode;
 
-constexpr int kLongestMessage = 256 << 20;  // bytes
-
 // Takes as long for a wrong token as for the right one.
 bool same_secret(const std::string& given, const std::string& expected) {
   unsigned difference = given.size() != expected.size();
@@ -242,8 +240,9 @@ class GrpcStoreServer final : public StoreServer {
     // Clients ask often whether this process still lives.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+    // A message is read before its token is: strangers must not be able to fill the memory.
     builder.SetMaxReceiveMessageSize(kLongestMessage);
-    builder.SetMaxSendMessageSize(kLongestMessage);
+    builder.SetMaxSendMessageSize(-1);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0)

@@ -31,6 +31,7 @@ class Check {
       case SourceKind::pictures:
         attempt([&] {
           ImageSource source = open_images(folder_);
+          report_.passed_over = source.passed_over;
           check_samples(*source.train, Split::train);
           check_samples(*source.test, Split::test);
         });

@@ -14,6 +14,7 @@ struct CheckReport {
   SourceKind kind = SourceKind::mnist;
   int64_t train_samples = 0, test_samples = 0;  // that could be counted; of a text: lines
   std::vector<std::string> faults;              // one a file, record, picture or line, with its name
+  std::string passed_over;                      // pictures of formats that are not read, in words; empty: none
 };
 
 // DataError when there is no data set at all. Pictures are decoded, checksums compared, labels looked at.

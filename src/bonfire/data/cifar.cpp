@@ -27,8 +27,7 @@ const Form& form_of(const fs::path& folder) {
       {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
       {"test_batch.bin"}};
   static const Form kHundred{100, "fine_label_names.txt", {"train.bin"}, {"test.bin"}};
-  std::error_code ignored;
-  return fs::exists(folder / kHundred.train[0], ignored) ? kHundred : kTen;
+  return base::exists(folder / kHundred.train[0]) ? kHundred : kTen;
 }
 
 std::vector<std::string> read_names(const fs::path& path) {
@@ -63,10 +62,7 @@ void parse_cifar(std::span<const std::byte> file, const std::string& name, int c
   }
 }
 
-bool is_cifar(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / form_of(folder).train[0], ignored);
-}
+bool is_cifar(const fs::path& folder) { return base::exists(folder / form_of(folder).train[0]); }
 
 std::vector<fs::path> cifar_files(const fs::path& folder, Split split) {
   std::vector<fs::path> files;

@@ -10,6 +10,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/interrupted.h"
 #include "bonfire/base/md5.h"
 #include "bonfire/base/nearest.h"
 
@@ -45,15 +46,13 @@ Ended run_program(std::vector<std::string> arguments, bool show) {
   Ended ended;
   char piece[512];
   while (error == 0) {
-    ssize_t count = ::read(pipe[0], piece, sizeof piece);
-    if (count < 0 && errno == EINTR) continue;
+    ssize_t count = base::uninterrupted([&] { return ::read(pipe[0], piece, sizeof piece); });
     if (count <= 0) break;
     ended.words.append(piece, static_cast<size_t>(count));
   }
   ::close(pipe[0]);
   int status = 0;
-  while (error == 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  if (error == 0) base::uninterrupted([&] { return ::waitpid(child, &status, 0); });
   ended.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   constexpr int kNotStarted = 127;  // so some systems tell that there is no such program
   if (error != 0 || ended.status == kNotStarted)
@@ -81,7 +80,7 @@ class Download {
       : file_(file), target_(folder / file.name), part_(folder / (file.name + ".part")), options_(options) {}
 
   void run() {
-    if (fs::exists(target_)) {
+    if (base::exists(target_)) {
       if (checksum(target_) == file_.md5) return say("is there already");
       throw_error<DataError>("[fetch] {} is there with the MD5 {}, expected {}; remove it and try again",
                              target_.string(), checksum(target_), file_.md5);
@@ -241,12 +240,11 @@ fs::path fetch_set(const std::string& name, const fs::path& into, const FetchOpt
 
 fs::path fetch_set(const PublicSet& set, const fs::path& into, const FetchOptions& options) {
   fs::path target = into / set.folder, folder = set.is_archive ? into : target;
-  std::error_code ignored;
-  if (set.is_archive && fs::exists(target, ignored)) {
+  if (set.is_archive && base::exists(target)) {
     if (options.say) options.say(target.string() + " is there already");
     return target;
   }
-  bool is_new = !fs::exists(folder, ignored);
+  bool is_new = !base::exists(folder);
   make_folder(folder);
   try {
     for (RemoteFile file : set.files) {
@@ -255,6 +253,7 @@ fs::path fetch_set(const PublicSet& set, const fs::path& into, const FetchOption
       if (set.is_archive) unpack(folder / file.name, target);
     }
   } catch (const Error&) {
+    std::error_code ignored;
     if (is_new) fs::remove(folder, ignored);  // only if nothing has come
     throw;
   }

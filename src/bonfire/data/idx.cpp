@@ -125,11 +125,10 @@ IdxArray read_rank(const fs::path& path, int rank) {
 }
 
 fs::path find_file(const fs::path& folder, const std::string& name) {
-  std::error_code ignored;  // what cannot be examined is not there
   for (const fs::path& candidate : {folder / name, folder / (name + ".gz")})
-    if (fs::exists(candidate, ignored)) return candidate;
+    if (base::exists(candidate)) return candidate;
   throw_error<DataError>("[mnist] neither {0} nor {0}.gz is in the folder '{1}'{2}", name, folder.string(),
-                         fs::is_directory(folder, ignored) ? "" : ", which is not a folder");
+                         base::is_folder(folder) ? "" : ", which is not a folder");
 }
 
 }  // namespace

@@ -17,51 +17,100 @@ namespace fs = std::filesystem;
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-bool is_picture(const fs::path& path) {
+std::string ending_of(const fs::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending;
+}
+
+bool is_picture(const fs::path& path) {
+  std::string ending = ending_of(path);
   return !is_hidden(path) && (ending == ".jpg" || ending == ".jpeg" || ending == ".png");
 }
 
-constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+// A picture to other programs, which is not read here.
+bool is_other_picture(const fs::path& path) {
+  constexpr std::string_view kEndings[] = {".avif", ".bmp", ".dng", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2",
+                                           ".jxl",  ".pbm", ".pgm", ".ppm", ".svg",  ".tga",  ".tif", ".tiff", ".webp"};
+  return !is_hidden(path) && std::ranges::find(kEndings, ending_of(path)) != std::end(kEndings);
+}
 
-// Calls visit(path) for each picture below the folder, until it returns false.
-template <class Visit>
-void each_picture(const fs::path& folder, const Visit& visit) {
-  std::error_code error;
-  fs::recursive_directory_iterator entry(folder, kFollow, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (is_hidden(entry->path()) && entry->is_directory()) {
-      entry.disable_recursion_pending();
-    } else if (is_picture(entry->path()) && entry->is_regular_file() && !visit(entry->path())) {
-      return;
-    }
+// Pictures that are not read, counted by their endings.
+class PassedOver {
+ public:
+  void add(const fs::path& path) {
+    ++counts_[ending_of(path)];
+    constexpr size_t kNamed = 3;
+    if (++all_ <= kNamed) named_ += (named_.empty() ? "" : ", ") + path.string();
+    if (all_ == kNamed + 1) named_ += ", ...";
   }
+  std::string text() const {  // empty: none
+    if (all_ == 0) return {};
+    std::string kinds;
+    for (const auto& [ending, count] : counts_)
+      kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", count, ending);
+    return fmt::format("{} picture{} that {} neither JPEG nor PNG: {} ({})", all_, all_ == 1 ? "" : "s",
+                       all_ == 1 ? "is" : "are", kinds, named_);
+  }
+
+ private:
+  size_t all_ = 0;
+  std::map<std::string, size_t> counts_;  // [ending]
+  std::string named_;                     // the first of them
+};
+
+// Calls visit(path) for each file below the folder, until it returns false; then so does this. `above` are the folders
+// that hold this one: a link back to one of them would give the same pictures again and again.
+template <class Visit>
+bool each_file(const fs::path& folder, const Visit& visit, std::vector<fs::path> above = {}) {
+  std::error_code error;
+  fs::path real = fs::canonical(folder, error);
+  if (!error && std::ranges::find(above, real) != above.end())
+    throw_error<DataError>("[image_folder] '{}' is a link back to '{}', which holds it: a loop; remove the link",
+                           folder.string(), real.string());
+  above.push_back(real);
+  std::vector<fs::path> entries;
+  if (!error)
+    for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+         entry.increment(error))
+      if (!is_hidden(entry->path())) entries.push_back(entry->path());
   if (error) throw_error<DataError>("[image_folder] cannot read '{}': {}", folder.string(), error.message());
+  for (const fs::path& path : entries) {
+    base::PathKind kind = base::kind_of(path);
+    if (kind == base::PathKind::folder && !each_file(path, visit, above)) return false;
+    if (kind == base::PathKind::file && !visit(path)) return false;
+  }
+  return true;
 }
 
 std::vector<fs::path> folders_in(const fs::path& folder) {
   std::vector<fs::path> found;
+  if (!base::is_folder(folder)) return found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
-    if (entry.is_directory() && !is_hidden(entry.path())) found.push_back(entry.path());
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    if (!is_hidden(entry->path()) && base::is_folder(entry->path())) found.push_back(entry->path());
+  if (error) throw_error<DataError>("[image_folder] cannot read '{}': {}", folder.string(), error.message());
   std::sort(found.begin(), found.end());
   return found;
 }
 
 using Classes = std::map<std::string, std::vector<fs::path>>;  // pictures below the folder, in order
 
-Classes classes_in(const fs::path& folder) {
+Classes classes_in(const fs::path& folder, PassedOver& passed_over) {
   Classes classes;
   for (const fs::path& path : folders_in(folder)) {
     std::vector<fs::path>& pictures = classes[path.filename().string()];
-    each_picture(path, [&](const fs::path& picture) {
-      pictures.push_back(picture.lexically_relative(folder));
+    PassedOver others;
+    auto sort_out = [&](const fs::path& file) {
+      if (is_picture(file)) pictures.push_back(file.lexically_relative(folder));
+      for (PassedOver* one : {&others, &passed_over})
+        if (is_other_picture(file)) one->add(file.lexically_relative(folder));
       return true;
-    });
+    };
+    each_file(path, sort_out, {fs::canonical(folder)});
     if (pictures.empty())
-      throw_error<DataError>("[image_folder] there is no .jpg, .jpeg or .png file in the class folder '{}'; remove it",
-                             path.string());
+      throw_error<DataError>("[image_folder] there is no .jpg, .jpeg or .png file in the class folder '{}'; {}",
+                             path.string(), others.text().empty() ? "remove it" : "there are " + others.text());
     std::sort(pictures.begin(), pictures.end());
   }
   if (classes.empty())
@@ -131,35 +180,37 @@ Sample ImageFolder::get(int64_t index) const {
 
 bool is_image_folder(const fs::path& folder) {
   for (const fs::path& parent : {folder / "train", folder})
-    for (const fs::path& one : folders_in(parent)) {
-      bool found = false;
-      each_picture(one, [&](const fs::path&) { return !(found = true); });
-      if (found) return true;
-    }
+    for (const fs::path& one : folders_in(parent))
+      if (!each_file(one, [](const fs::path& file) { return !is_picture(file); })) return true;
   return false;
 }
 
 ImageFolders load_image_folders(const fs::path& train, const fs::path& test) {
-  Classes classes = classes_in(train), others = classes_in(test);
+  PassedOver passed_over;
+  Classes classes = classes_in(train, passed_over), others = classes_in(test, passed_over);
   for (const auto& [name, pictures] : others)
     if (!classes.contains(name))
       throw_error<DataError>("[image_folder] '{}' is a class of '{}', but not of '{}'; both must have the same names",
                              name, test.string(), train.string());
   std::vector<std::string> names = names_of(classes);
-  return {in_rounds(train, classes, names), in_rounds(test, others, names)};
+  return {.train = in_rounds(train, classes, names),
+          .test = in_rounds(test, others, names),
+          .passed_over = passed_over.text()};
 }
 
 ImageFolders load_image_folders(const fs::path& folder, double test_share) {
-  std::error_code ignored;
-  bool has_train = fs::is_directory(folder / "train", ignored);
+  bool has_train = base::is_folder(folder / "train");
   for (const char* name : {"val", "test"})
-    if (has_train && fs::is_directory(folder / name, ignored))
-      return load_image_folders(folder / "train", folder / name);
+    if (has_train && base::is_folder(folder / name)) return load_image_folders(folder / "train", folder / name);
   fs::path both = has_train ? folder / "train" : folder;
-  Classes train = classes_in(both);
+  PassedOver passed_over;
+  Classes train = classes_in(both, passed_over);
   std::vector<std::string> names = names_of(train);
   Classes test = take_share(train, test_share);
-  return {in_rounds(both, train, names), in_rounds(both, test, names)};
+  return {.train = in_rounds(both, train, names),
+          .test = in_rounds(both, test, names),
+          .split_by_share = true,
+          .passed_over = passed_over.text()};
 }
 
 }  // namespace bonfire::data

@@ -1,8 +1,9 @@
 #pragma once
 // Pictures in folders: CLASS/NAME.jpg, .jpeg or .png, also in folders further down. Classes are the names of the
-// folders, in order; names that begin with a dot, and other files, are passed over. Samples are the files as they are,
-// not decoded; the transforms decode them. The order goes round the classes: the first picture of each, the second of
-// each, … so the first so many samples are of all classes alike.
+// folders, in order; names that begin with a dot, and other files, are passed over, pictures of other formats (.webp,
+// .gif, .bmp, .tiff …) not without a word. Links are followed; one that leads back to a folder it lies in is an error.
+// Samples are the files as they are, not decoded; the transforms decode them. The order goes round the classes: the
+// first picture of each, the second of each, … so the first so many samples are of all classes alike.
 //
 //   data::ImageFolders folders = data::load_image_folders("data/flowers");
 //   data::DataLoader train(folders.train, {.shuffle = true, .transform = data::random_resized_crop({.flip = 0.5})});
@@ -34,6 +35,8 @@ class ImageFolder final : public Dataset {
 
 struct ImageFolders {
   std::shared_ptr<const ImageFolder> train, test;
+  bool split_by_share = false;   // there was no folder to test on
+  std::string passed_over = {};  // "3 pictures that are neither JPEG nor PNG: 2 .webp, 1 .bmp (cats/a.webp, …)"
 };
 
 // Whether there are pictures in folders of this folder, or of its train/.

@@ -7,9 +7,11 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/base/random.h"
 #include "bonfire/data/stacked.h"
 
@@ -154,8 +156,23 @@ struct DataLoader::State {
     }
   }
 
+  void end_workers() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wanted.notify_all();
+    for (std::thread& worker : workers) worker.join();
+    workers.clear();
+  }
+
   HostBatch take() {
-    if (workers.empty()) return make(position_of(next_wanted++), shares, 0);
+    if (workers.empty()) {
+      const double start = seconds_now();
+      HostBatch batch = make(position_of(next_wanted++), shares, 0);
+      waited += seconds_now() - start;
+      return batch;
+    }
     std::unique_lock lock(mutex);
     std::optional<HostBatch>& slot = slots[static_cast<size_t>(next_wanted) % slots.size()];
     if (!slot) {
@@ -179,6 +196,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptio
   at_least("batch_size", options.batch_size, 1);
   at_least("limit", options.limit, 0);
   at_least("num_workers", options.num_workers, 0);
+  if (options.num_workers > base::most_tasks())
+    throw_error<ConfigError>("[loader] num_workers is {}, expected at most {} on this machine", options.num_workers,
+                             base::most_tasks());
   options.sampler.check();
   state_->dataset = std::move(dataset);
   state_->options = options;
@@ -191,18 +211,18 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptio
         state_->samples(), options.batch_size,
         options.sampler.world > 1 ? fmt::format(" for each of {} ranks", options.sampler.world) : "");
   state_->slots.resize(2 * static_cast<size_t>(options.num_workers));
-  for (int i = 0; i < options.num_workers; ++i)
-    state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
+  try {
+    for (int i = 0; i < options.num_workers; ++i)
+      state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
+  } catch (const std::system_error& error) {
+    const size_t made = state_->workers.size();
+    state_->end_workers();
+    throw_error<ConfigError>("[loader] num_workers is {}, and the system gives {} threads: {}", options.num_workers,
+                             made, error.what());
+  }
 }
 
-DataLoader::~DataLoader() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->wanted.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
-}
+DataLoader::~DataLoader() { state_->end_workers(); }
 
 int64_t DataLoader::samples() const { return state_->samples(); }
 int64_t DataLoader::batches_per_epoch() const { return state_->batches(); }

@@ -69,7 +69,7 @@ class DataLoader {
   void set_shares(const std::vector<int64_t>& shares);
   LoaderPosition position() const;
   void seek(const LoaderPosition& position);
-  double seconds_waited() const;  // in next(), for workers, since the loader was made
+  double seconds_waited() const;  // in next(), for a batch to be made, since the loader was made
 
   // The batches of one epoch, from its beginning. Workers start anew only if they are elsewhere.
   class Epoch;

@@ -72,7 +72,7 @@ PackReport pack(const std::filesystem::path& source, const std::filesystem::path
   add_all(writer, Split::train, *images.train, options);
   add_all(writer, Split::test, *images.test, options);
   writer.finish();
-  return {writer.packed(Split::train), writer.packed(Split::test)};
+  return {writer.packed(Split::train), writer.packed(Split::test), images.passed_over};
 }
 
 }  // namespace bonfire::data

@@ -18,6 +18,7 @@ struct PackOptions {
 
 struct PackReport {
   PackedPart train, test;
+  std::string passed_over = {};  // pictures of formats that are not read, in words; empty: none
 };
 
 // DataError when the source cannot be read: nothing is left then. ConfigError when the target is there already.

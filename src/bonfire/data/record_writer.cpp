@@ -29,7 +29,7 @@ class UnfinishedFolder {
   explicit UnfinishedFolder(fs::path target) : target_(std::move(target)) {
     if (!target_.has_filename()) target_ = target_.parent_path();  // "packed/"
     std::error_code error;
-    if (fs::exists(target_, error))
+    if (base::exists(target_))
       throw_error<ConfigError>("[records] '{}' is there already; remove it or choose another name", target_.string());
     std::string prefix = target_.filename().string() + ".unfinished-";
     fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");

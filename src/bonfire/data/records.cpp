@@ -63,8 +63,7 @@ Manifest read_manifest(const fs::path& folder, Split split) {
 }
 
 base::MappedFile map_shard(const fs::path& path, const Said& said) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored))
+  if (!base::exists(path))
     throw_error<DataError>("[records] {} is missing; records.json names it: {}", path.string(), kRemedy);
   base::MappedFile file(path);
   if (file.bytes().size() != static_cast<uint64_t>(said.bytes))
@@ -165,10 +164,7 @@ Sample Records::get(int64_t index) const {
   return sample;
 }
 
-bool is_records(const fs::path& folder) {
-  std::error_code ignored;  // what cannot be examined is not there
-  return fs::exists(folder / kRecordsManifest, ignored);
-}
+bool is_records(const fs::path& folder) { return base::exists(folder / kRecordsManifest); }
 
 std::shared_ptr<Records> load_records(const fs::path& folder, Split split) {
   return std::make_shared<Records>(folder, split);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
 #include "bonfire/data/cifar.h"
 #include "bonfire/data/image_folder.h"
 #include "bonfire/data/records.h"
@@ -15,10 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_idx_files(const fs::path& folder) {
-  std::error_code ignored;  // what cannot be examined is not there
   for (const char* name :
        {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
-    if (fs::exists(folder / name, ignored) || fs::exists(folder / (std::string(name) + ".gz"), ignored)) return true;
+    if (base::exists(folder / name) || base::exists(folder / (std::string(name) + ".gz"))) return true;
   return false;
 }
 
@@ -32,14 +32,14 @@ int64_t count_classes(const Dataset& dataset) {
 ImageSource open_stored(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test) {
   int64_t classes = std::max(count_classes(*train), count_classes(*test));
   std::vector<std::string> names = train->class_names();
-  return {std::move(train), std::move(test), classes, std::move(names)};
+  return {.train = std::move(train), .test = std::move(test), .classes = classes, .class_names = std::move(names)};
 }
 
 ImageSource open_records(const fs::path& folder) {
   auto train = load_records(folder, Split::train), test = load_records(folder, Split::test);
   std::vector<std::string> names = train->class_names();
   int64_t classes = std::max({train->classes(), test->classes(), static_cast<int64_t>(names.size())});
-  return {train, test, classes, std::move(names)};
+  return {.train = train, .test = test, .classes = classes, .class_names = std::move(names)};
 }
 
 }  // namespace
@@ -66,11 +66,10 @@ std::optional<SourceKind> kind_of(const fs::path& folder) {
 
 SourceKind require_kind(const fs::path& folder) {
   if (auto kind = kind_of(folder)) return *kind;
-  std::error_code ignored;
   throw_error<DataError>(
       "[data] {} '{}'; looked for train-images-idx3-ubyte or its .gz (MNIST), data_batch_1.bin or train.bin (CIFAR), "
       "records.json (packed), vocab.txt (text) and CLASS/NAME.jpg or .png (pictures)",
-      fs::is_directory(folder, ignored) ? "there is no data set in the folder" : "there is no folder", folder.string());
+      base::is_folder(folder) ? "there is no data set in the folder" : "there is no folder", folder.string());
 }
 
 ImageSource open_images(const fs::path& folder, double test_share) {
@@ -81,7 +80,8 @@ ImageSource open_images(const fs::path& folder, double test_share) {
     case SourceKind::pictures: {
       ImageFolders folders = load_image_folders(folder, test_share);
       std::vector<std::string> names = folders.train->class_names();
-      return {folders.train, folders.test, static_cast<int64_t>(names.size()), names};
+      return {folders.train, folders.test,           static_cast<int64_t>(names.size()),
+              names,         folders.split_by_share, folders.passed_over};
     }
     case SourceKind::text: throw_error<DataError>("[data] {} holds text, expected images", folder.string());
   }

@@ -22,7 +22,9 @@ SourceKind require_kind(const std::filesystem::path& folder);
 struct ImageSource {
   std::shared_ptr<const Dataset> train, test;
   int64_t classes = 0;
-  std::vector<std::string> class_names;  // may be empty
+  std::vector<std::string> class_names = {};  // may be empty
+  bool split_by_share = false;                // the test part is test_share of the pictures
+  std::string passed_over = {};               // pictures that cannot be read, in words; empty: none
 };
 
 // test_share: of pictures in folders without a test part. DataError for what is damaged, or no images.

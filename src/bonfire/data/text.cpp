@@ -76,10 +76,7 @@ Sample Text::get(int64_t index) const {
   return {array_of(tokens), array_of(std::vector<int64_t>(tokens.size(), kNotATarget)), {}};
 }
 
-bool is_text(const fs::path& folder) {
-  std::error_code ignored;  // what cannot be examined is not there
-  return fs::exists(folder / "vocab.txt", ignored);
-}
+bool is_text(const fs::path& folder) { return base::exists(folder / "vocab.txt"); }
 
 fs::path text_file(const fs::path& folder, Split split) {
   return folder / (split == Split::train ? "train.txt" : "test.txt");

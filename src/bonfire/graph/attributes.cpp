@@ -7,9 +7,9 @@
 namespace bonfire {
 
 void Attributes::add(const Item& item) {
-  Entry entry{item.name, item.kind, static_cast<uint16_t>(words_.size()), 1};
+  Entry entry{item.name, item.kind, static_cast<uint32_t>(words_.size()), 1};
   if (item.kind == Kind::list) {
-    entry.count = static_cast<uint16_t>(item.list.size());
+    entry.count = static_cast<uint32_t>(item.list.size());
     words_.append(item.list);
   } else {
     words_.push_back(item.word);
@@ -31,8 +31,8 @@ void Attributes::set(const Item& item) {
   for (const Entry& entry : entries_) {
     if (std::string_view(entry.name) == item.name) continue;
     Entry moved = entry;
-    moved.begin = static_cast<uint16_t>(kept.words_.size());
-    for (int i = 0; i < entry.count; ++i) kept.words_.push_back(words_[entry.begin + i]);
+    moved.begin = static_cast<uint32_t>(kept.words_.size());
+    for (uint32_t i = 0; i < entry.count; ++i) kept.words_.push_back(words_[entry.begin + i]);
     kept.entries_.push_back(moved);
   }
   kept.add(item);
@@ -97,7 +97,7 @@ std::string to_string(const Attributes& attributes) {
       case Attributes::Kind::dtype: text += name_of(static_cast<DType>(*words)); break;
       case Attributes::Kind::list:
         text += '[';
-        for (int i = 0; i < entry.count; ++i) text += (i > 0 ? ", " : "") + std::to_string(words[i]);
+        for (uint32_t i = 0; i < entry.count; ++i) text += (i > 0 ? ", " : "") + std::to_string(words[i]);
         text += ']';
     }
   }

@@ -63,7 +63,7 @@ class Attributes {
   struct Entry {
     const char* name;
     Kind kind;
-    uint16_t begin, count;  // of words_
+    uint32_t begin, count;  // of words_
   };
 
   void add(const Item& item);

@@ -63,6 +63,22 @@ bool Node::requires_grad() const {
   return false;
 }
 
+bool Node::wanted() const {
+  return outputs[0].handles.load(std::memory_order_relaxed) > 0 ||
+         (needed_by_history && history_uses.load(std::memory_order_relaxed) > 0);
+}
+
+void Node::count_history_uses() {
+  for (const Value& input : inputs)
+    if (input.node->variable) input.node->history_uses.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Node::forget_history_uses() {
+  if (!committed || !recorded || consumed) return;  // then it was never counted, or is no longer
+  for (const Value& input : inputs)
+    if (input.node->variable) input.node->history_uses.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void Node::destroy(Node* node) noexcept {
   // The outermost call drains the list; calls from inside `delete` only add to it. The list is that call's own: a
   // thread's last trace may go after the thread's other variables.
@@ -77,6 +93,7 @@ void Node::destroy(Node* node) noexcept {
   while (!list.empty()) {
     Node* next = list.back();
     list.pop_back();
+    next->forget_history_uses();
     if (next->variable && next->variable->leaf == next) next->variable->leaf = nullptr;
     delete next;
   }

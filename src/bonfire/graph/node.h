@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "bonfire/graph/op.h"
@@ -19,8 +20,10 @@ class Completion {
  public:
   virtual ~Completion() = default;
   virtual void wait() = 0;
-  virtual bool done() = 0;            // wait() would not block
-  Device device;                      // whose queue it belongs to
+  virtual bool done() = 0;  // wait() would not block
+  // Of a launch over several devices: its parts, of one device each. Otherwise none.
+  virtual std::span<const std::shared_ptr<Completion>> parts() const { return {}; }
+  Device device;                      // whose queue it belongs to, where it has no parts
   std::atomic<bool> reported{false};  // a reader has been told of its failure; the next commit need not repeat it
 };
 
@@ -61,8 +64,9 @@ class Node : public base::RefCounted<Node> {
   base::InlineVector<NodeOutput, 1> outputs;
   const std::string* path = nullptr;  // module path, interned
 
-  uint64_t sequence = 0;  // rises with every node of a thread: inputs come before users
-  uint64_t trace = 0;     // the trace it is pending in, while it is
+  uint64_t sequence =
+      0;               // higher than those of its inputs, whichever thread made them, and of this thread's nodes before
+  uint64_t trace = 0;  // the trace it is pending in, while it is
   uint32_t position = 0;  // in that trace
   LeafKind leaf = LeafKind::none;
   bool committed = false;  // has run, or was dead when its trace ran
@@ -71,6 +75,17 @@ class Node : public base::RefCounted<Node> {
 
   uint64_t walk = 0;  // scratch of the backward walk: which walk last met this node, and where it put it
   uint32_t walk_slot = 0;
+
+  // Of a variable leaf, one version: how many inputs of committed nodes with a history it is, whether a backward pass
+  // through these reads it, and the number of the version (kAnyVersion: whichever there is at a launch).
+  static constexpr uint64_t kAnyVersion = UINT64_MAX;
+  std::atomic<uint32_t> history_uses{0};
+  bool needed_by_history = false;
+  uint64_t version = 0;
+  // Whether somebody may still ask for output 0: by a handle, or by a backward pass that is still to come.
+  bool wanted() const;
+  void count_history_uses();   // it is committed, and its history stays
+  void forget_history_uses();  // it is consumed, or goes: the inputs that it was counted at
 
   std::shared_ptr<double> scalar;                   // of a scalar leaf
   base::IntrusivePtr<VariableState> variable;       // of a variable leaf

@@ -7,6 +7,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/nearest.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/trace.h"
 
 namespace bonfire {
 
@@ -59,7 +60,9 @@ NodeInputs values_of(std::span<const Tensor> inputs) {
 
 NodePtr append_checked(const Op& op, NodeInputs&& inputs, Attributes&& attributes) {
   for (const Value& input : inputs)
-    if (!input) throw_error<GraphError>("[{}] input {} is an undefined tensor", op.name, &input - inputs.data());
+    if (!input)
+      throw_error<GraphError>("[{}] input {} is an undefined tensor{}; give it a value first", op.name,
+                              &input - inputs.data(), in_current_module());
   NodePtr node = Trace::current().append(op, std::move(inputs), std::move(attributes));
   if (check_numbers() && !TraceScope::active()) [[unlikely]]
     run_and_check(node);

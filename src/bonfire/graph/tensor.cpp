@@ -8,6 +8,7 @@
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/fetched.h"
 #include "bonfire/graph/node.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/graph/variable.h"
 
 namespace bonfire {
@@ -86,6 +87,14 @@ void convert(const From* source, To* target, size_t count) {
 
 }  // namespace
 
+void Tensor::fail_undefined(const char* call) {
+  throw_error<GraphError>("[{}] the tensor is undefined{}; give it a value first", call, in_current_module());
+}
+
+void Tensor::fail_axis(int axis) const {
+  throw_error<ShapeError>("[size] axis {} is out of range for {}{}", axis, to_string(spec()), in_current_module());
+}
+
 uint64_t values_fetched() { return fetched; }
 
 Tensor::Tensor(Value value) : value_(std::move(value)) {
@@ -106,13 +115,17 @@ Tensor Tensor::from_bytes(std::span<const std::byte> bytes, const TensorSpec& sp
 }
 
 Tensor Tensor::from_buffer(Buffer buffer, const TensorSpec& spec) {
-  BONFIRE_CHECK(buffer.offset + spec.bytes() <= buffer.storage->bytes(), "buffer too small for {}", to_string(spec));
+  if (buffer.storage == nullptr || buffer.offset + spec.bytes() > buffer.storage->bytes())
+    throw_error<ShapeError>("[from_buffer] the buffer has {} bytes from offset {}, {} needs {}",
+                            buffer.storage == nullptr ? 0 : buffer.storage->bytes(), buffer.offset, to_string(spec),
+                            spec.bytes());
   return Tensor(Value{make_feed(std::move(buffer), spec), 0});
 }
 
 void Tensor::copy_to_host(std::span<std::byte> target) const {
-  if (!defined()) throw_error<GraphError>("[item] the tensor is undefined");
-  BONFIRE_CHECK(target.size() == spec().bytes(), "target has {} bytes, value {}", target.size(), spec().bytes());
+  if (size_t bytes = known("copy_to_host").bytes(); target.size() != bytes)
+    throw_error<ShapeError>("[copy_to_host] the target has {} bytes, {} has {}", target.size(), to_string(spec()),
+                            bytes);
   Located located = locate(value_);
   ++fetched;
   DeviceMemory& memory = memory_of(device());
@@ -126,9 +139,8 @@ void Tensor::copy_to_host(std::span<std::byte> target) const {
 }
 
 void Tensor::read_item(DType as, void* target) const {
-  if (!defined()) throw_error<GraphError>("[item] the tensor is undefined");
-  if (shape().count() != 1)
-    throw_error<ShapeError>("[item] the tensor has {} elements (shape {}); item() needs exactly one", shape().count(),
+  if (int64_t count = known("item").shape.count(); count != 1)
+    throw_error<ShapeError>("[item] the tensor has {} elements (shape {}); item() needs exactly one", count,
                             to_string(shape()));
   read_into(as, target, 1);
 }
@@ -148,10 +160,13 @@ void Tensor::read_into(DType as, void* target, size_t count) const {
   });
 }
 
-bool Tensor::requires_grad() const { return defined() && value_.node->outputs[value_.index].requires_grad; }
+bool Tensor::requires_grad() const {
+  known("requires_grad");
+  return value_.node->outputs[value_.index].requires_grad;
+}
 
 Tensor& Tensor::set_requires_grad(bool required) {
-  if (!defined()) throw_error<GraphError>("[requires_grad] the tensor is undefined");
+  known("set_requires_grad");
   if (value_.node->recorded)
     throw_error<GraphError>("[requires_grad] only a tensor without a history can be told; use detach() for this one");
   value_.node->outputs[value_.index].requires_grad = required;
@@ -159,7 +174,7 @@ Tensor& Tensor::set_requires_grad(bool required) {
 }
 
 Tensor Tensor::grad() const {
-  if (!defined()) return {};
+  known("grad");
   const Node& node = *value_.node;
   if (node.variable) return Variable(node.variable).grad();
   return node.leaf_gradient ? Variable(node.leaf_gradient).value() : Tensor();

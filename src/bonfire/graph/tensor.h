@@ -61,12 +61,18 @@ class Tensor {
   static Tensor from_buffer(Buffer buffer, const TensorSpec& spec);  // row-major; shares the memory
 
   bool defined() const { return static_cast<bool>(value_); }
-  const TensorSpec& spec() const { return value_.spec(); }
-  const Shape& shape() const { return spec().shape; }
-  DType dtype() const { return spec().dtype; }
-  Device device() const { return spec().device; }
-  int64_t size(int axis) const { return shape()[axis]; }
-  int rank() const { return shape().rank(); }
+  // Of an undefined tensor these are GraphErrors that name the call and the module it is made in.
+  const TensorSpec& spec() const { return known("spec"); }
+  const Shape& shape() const { return known("shape").shape; }
+  DType dtype() const { return known("dtype").dtype; }
+  Device device() const { return known("device").device; }
+  int64_t size(int axis) const {  // ShapeError when there is no such axis; it may count from the end
+    const Shape& extents = known("size").shape;
+    if (axis < -extents.rank() || axis >= extents.rank()) [[unlikely]]
+      fail_axis(axis);
+    return extents[axis];
+  }
+  int rank() const { return known("rank").shape.rank(); }
   const Value& value() const { return value_; }
 
   // Reading: commits what is pending, waits, and copies to the host.
@@ -102,6 +108,13 @@ class Tensor {
   Tensor to(DType dtype) const;
 
  private:
+  const TensorSpec& known(const char* call) const {
+    if (!defined()) [[unlikely]]
+      fail_undefined(call);
+    return value_.spec();
+  }
+  [[noreturn]] static void fail_undefined(const char* call);
+  [[noreturn]] void fail_axis(int axis) const;
   void read_item(DType dtype, void* target) const;
   void read_into(DType dtype, void* target, size_t count) const;
 
@@ -130,6 +143,7 @@ class Scalar {
   Scalar(double value = 0) : cell_(std::make_shared<double>(value)) {}
   void set(double value) const { *cell_ = value; }
   double get() const { return *cell_; }
+  const void* number() const { return cell_.get(); }  // whose address tells it from others
   // As an operand of an op: a tensor of rank 0. `like` says which element type and device it must have.
   Tensor tensor(DType dtype, Device device) const;
 

@@ -1,5 +1,6 @@
 #include "bonfire/graph/trace.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <unordered_map>
@@ -15,7 +16,7 @@ namespace {
 constexpr size_t kMostPendingNodes = 20'000;
 
 std::atomic<uint64_t> next_trace_id{1};
-thread_local uint64_t next_sequence = 1;
+thread_local uint64_t next_sequence = 1;  // of nodes; see Node::sequence
 thread_local Trace* current_trace = nullptr;
 thread_local const std::string* current_path = nullptr;
 thread_local bool grad_mode = true;
@@ -40,14 +41,14 @@ const Op& random_key_op() {
   return op;
 }
 
+}  // namespace
+
 void mix_spec(base::Hash128& hash, const TensorSpec& spec) {
   hash.mix((static_cast<uint64_t>(spec.dtype) << 40) | (static_cast<uint64_t>(spec.device.type) << 32) |
            (static_cast<uint64_t>(static_cast<uint16_t>(spec.device.index)) << 8) |
            static_cast<uint64_t>(spec.shape.rank()));
   for (int64_t extent : spec.shape) hash.mix(static_cast<uint64_t>(extent));
 }
-
-}  // namespace
 
 Trace::Trace() : id_(next_trace_id.fetch_add(1)), leaf_table_(256) {}
 
@@ -85,7 +86,7 @@ uint32_t Trace::leaf_position(const Value& value) {
 }
 
 uint64_t Trace::encode(const Value& value) {
-  if (pending(value)) return (static_cast<uint64_t>(value.node->position) << 8) | value.index;
+  if (pending(value)) return (static_cast<uint64_t>(value.node->position) << 32) | value.index;
   return (1ULL << 63) | leaf_position(value);
 }
 
@@ -102,6 +103,7 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
   bool input_requires_grad = false;
   for (const Value& input : inputs) {
     hash_.mix(encode(input));
+    next_sequence = std::max(next_sequence, input.node->sequence + 1);
     input_requires_grad |= input.node->outputs[input.index].requires_grad;
   }
   node->inputs = std::move(inputs);
@@ -149,6 +151,7 @@ Value Trace::read(const Variable& variable) {
     node->variable = variable.pointer();
     node->outputs.emplace_back(state.spec);
     node->sequence = next_sequence++;
+    node->version = state.version;
     state.leaf = node.get();
     node->outputs[0].requires_grad = state.requires_grad;
     return {std::move(node), 0};
@@ -234,6 +237,8 @@ PathScope::~PathScope() { current_path = before_; }
 ExactPathScope::ExactPathScope(const std::string* path) : before_(current_path) { current_path = path; }
 ExactPathScope::~ExactPathScope() { current_path = before_; }
 
+std::string in_current_module() { return current_path == nullptr ? "" : " in module " + *current_path; }
+
 bool grad_enabled() { return grad_mode; }
 void set_grad_enabled(bool enabled) { grad_mode = enabled; }
 
@@ -283,6 +288,8 @@ void synchronize() {
   engine().synchronize();
 }
 void manual_seed(uint64_t seed) {
+  if (Trace::current().compiling)
+    throw_error<GraphError>("[compile] manual_seed() inside a step would count once only; call it before the step");
   commit();  // what was asked for before draws from the seed before
   first_seed = seed;
   random_state() = {.seed = seed, .rank = random_state().rank, .world = random_state().world};

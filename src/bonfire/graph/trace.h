@@ -13,6 +13,8 @@
 
 namespace bonfire {
 
+void mix_spec(base::Hash128& hash, const TensorSpec& spec);
+
 struct Assignment {
   Variable variable;
   Value value;
@@ -102,6 +104,9 @@ class ExactPathScope {
  private:
   const std::string* before_;
 };
+
+// " in module layer2.0.conv1" while its ops are traced, else "": for messages.
+std::string in_current_module();
 
 bool grad_enabled();
 void set_grad_enabled(bool enabled);

@@ -2,10 +2,18 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/trace.h"
+#include "bonfire/graph/variable_copies.h"
 
 namespace bonfire {
 
 namespace {
+
+thread_local const VariableCopies* current_copies = nullptr;
+
+const Variable* copy_here(const Variable& variable) {
+  return current_copies == nullptr ? nullptr : current_copies->find(variable);
+}
 
 // Until nothing that runs uses the variable: nothing of this thread, and not the launch that last wrote it, which may
 // be another thread's.
@@ -48,19 +56,50 @@ void keep_for_holders(VariableState& state) {
 
 VariableState::~VariableState() = default;
 
+void VariableCopies::add(const Variable& original, Device device) {
+  Variable& copy = copies_[&original.state()];
+  if (copy.defined()) return;
+  copy = Variable({original.shape(), original.dtype(), device}, original.name());
+  copy.set_requires_grad(original.requires_grad());
+}
+
+const Variable* VariableCopies::find(const Variable& variable) const {
+  auto found = copies_.find(variable.pointer().get());
+  return found == copies_.end() ? nullptr : &found->second;
+}
+
+UseCopies::UseCopies(const VariableCopies& copies) : before_(std::exchange(current_copies, &copies)) {}
+UseCopies::~UseCopies() { current_copies = before_; }
+
+Variable here(const Variable& variable) {
+  const Variable* copy = copy_here(variable);
+  return copy == nullptr ? variable : *copy;
+}
+
 Variable::Variable(const TensorSpec& spec, std::string name) : state_(base::make_intrusive<VariableState>(spec)) {
   require_device(spec.device);
   state_->name = std::move(name);
 }
 
+void Variable::fail_undefined(const char* call) {
+  throw_error<GraphError>(
+      "[{}] the variable is undefined{}: it was never made (a layer without a bias has an undefined one); ask "
+      "defined() first",
+      call, in_current_module());
+}
+
 Tensor Variable::value() const {
-  if (!defined()) throw_error<GraphError>("[variable] the variable is undefined");
-  if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
+  if (const Variable* copy = copy_here(*this)) return copy->value();
+  if (!known("value").failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
   return Tensor(Trace::current().read(*this));
 }
 
 void Variable::assign(const Tensor& value) const {
+  if (const Variable* copy = copy_here(*this)) return copy->assign(value);
+  known("assign");
+  if (!value.defined())
+    throw_error<GraphError>("[assign] the value for variable {} is an undefined tensor{}", name(), in_current_module());
   if (!(value.spec() == spec()))
     throw_error<ShapeError>("[assign] variable {} is {}, the value is {}", name(), to_string(spec()),
                             to_string(value.spec()));
@@ -69,7 +108,8 @@ void Variable::assign(const Tensor& value) const {
 }
 
 void Variable::load(std::span<const std::byte> row_major) const {
-  if (row_major.size() != spec().bytes())
+  if (const Variable* copy = copy_here(*this)) return copy->load(row_major);
+  if (row_major.size() != known("load").spec.bytes())
     throw_error<ShapeError>("[load] variable {} is {} ({} bytes), {} bytes were given", name(), to_string(spec()),
                             spec().bytes(), row_major.size());
   settle(*state_);
@@ -84,7 +124,10 @@ void Variable::load(std::span<const std::byte> row_major) const {
 }
 
 Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
-  BONFIRE_CHECK(target.size() == spec().bytes());
+  if (const Variable* copy = copy_here(*this)) return copy->save_as_it_lies(target);
+  if (size_t bytes = known("save_as_it_lies").spec.bytes(); target.size() != bytes)
+    throw_error<ShapeError>("[save_as_it_lies] the target has {} bytes, variable {} has {}", target.size(), name(),
+                            bytes);
   settle(*state_);
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   ensure_buffer(*state_);
@@ -93,43 +136,48 @@ Layout Variable::save_as_it_lies(std::span<std::byte> target) const {
 }
 
 std::vector<std::byte> Variable::save() const {
-  std::vector<std::byte> raw(spec().bytes()), row_major(spec().bytes());
+  std::vector<std::byte> raw(known("save").spec.bytes()), row_major(raw.size());
   Layout layout = save_as_it_lies(raw);
   convert_layout(raw.data(), layout, row_major.data(), {}, shape(), dtype());
   return row_major;
 }
 
 void Variable::move_to(Device target) const {
-  if (target == device()) return;
+  if (target == known("move_to").spec.device) return;
   require_device(target);
   std::vector<std::byte> bytes = save();
   keep_for_holders(*state_);
   state_->spec.device = target;
   state_->layout = {};
   state_->layout_fixed = false;
-  state_->gradient = nullptr;
   state_->gradient_is_clear = true;
   state_->buffer = {std::make_shared<Storage>(target, bytes.size())};
   load(bytes);
+  if (state_->gradient) Variable(state_->gradient).move_to(target);
 }
 
 Tensor Variable::grad() const {
-  if (!state_->gradient || state_->gradient_is_clear) return {};
+  if (const Variable* copy = copy_here(*this)) return copy->grad();
+  if (known("grad").gradient_is_clear || !state_->gradient) return {};
   return Variable(state_->gradient).value();
 }
 
 Variable Variable::grad_variable() const {
-  if (!state_->gradient) {
+  if (const Variable* copy = copy_here(*this)) return copy->grad_variable();
+  if (!known("grad_variable").gradient) {
     Variable gradient(spec(), name().empty() ? std::string() : name() + ".grad");
     state_->gradient = gradient.pointer();
   }
   return Variable(state_->gradient);
 }
 
-void Variable::clear_grad() const { state_->gradient_is_clear = true; }
+void Variable::clear_grad() const {
+  if (const Variable* copy = copy_here(*this)) return copy->clear_grad();
+  known("clear_grad").gradient_is_clear = true;
+}
 
 void Variable::keep_version_for_holders() const {
-  if (state_->leaf != nullptr && state_->leaf->outputs[0].handles.load() > 0) keep_for_holders(*state_);
+  if (state_->leaf != nullptr && state_->leaf->wanted()) keep_for_holders(*state_);
 }
 
 void Variable::rebase(Buffer buffer) const {

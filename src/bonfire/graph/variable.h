@@ -1,12 +1,14 @@
 #pragma once
 // Variable: memory with a name that training changes: parameters, gradients, optimizer state, running statistics.
 // Reading one gives the value of its newest version; assigning appends the update to the trace. An update happens in
-// place unless someone still holds a handle to the version it replaces: then that handle gets its own copy first.
+// place unless the version it replaces is still wanted, by a handle or by a history whose backward pass will read it:
+// then that version gets memory of its own first.
 
 #include <span>
 #include <string>
 
 #include "bonfire/graph/node.h"
+#include "bonfire/graph/step_state.h"
 #include "bonfire/graph/tensor.h"
 
 namespace bonfire {
@@ -24,7 +26,7 @@ class VariableState : public base::RefCounted<VariableState> {
   bool layout_fixed = false;
   Buffer buffer;  // allocated (zeros) at first use
   uint64_t version = 0;
-  bool requires_grad = false;
+  StepState<bool> requires_grad{false};
   std::shared_ptr<Completion> ready;  // the launch that last wrote it
   std::string failure;                // why its content cannot be trusted, until it is loaded again
 
@@ -33,8 +35,8 @@ class VariableState : public base::RefCounted<VariableState> {
   uint64_t pending_trace = 0;
   uint32_t pending_position = 0;  // of the pending assignment in that trace
 
-  base::IntrusivePtr<VariableState> gradient;
-  bool gradient_is_clear = true;  // the next backward writes instead of adding
+  base::IntrusivePtr<VariableState> gradient;  // once made, always the same
+  StepState<bool> gradient_is_clear{true};     // the next backward writes instead of adding
 };
 
 class Variable {
@@ -50,11 +52,12 @@ class Variable {
   }
 
   bool defined() const { return static_cast<bool>(state_); }
-  const TensorSpec& spec() const { return state_->spec; }
-  const Shape& shape() const { return state_->spec.shape; }
-  DType dtype() const { return state_->spec.dtype; }
-  Device device() const { return state_->spec.device; }
-  const std::string& name() const { return state_->name; }
+  // Whatever is asked of an undefined variable (the bias of a layer that has none) is a GraphError that names the call.
+  const TensorSpec& spec() const { return known("spec").spec; }
+  const Shape& shape() const { return known("shape").spec.shape; }
+  DType dtype() const { return known("dtype").spec.dtype; }
+  Device device() const { return known("device").spec.device; }
+  const std::string& name() const { return known("name").name; }
 
   Tensor value() const;
   operator Tensor() const { return value(); }
@@ -62,10 +65,10 @@ class Variable {
   void load(std::span<const std::byte> row_major) const;      // at once; waits for launches that use it
   std::vector<std::byte> save() const;                        // at once, row-major
   Layout save_as_it_lies(std::span<std::byte> target) const;  // at once, without reordering: returns the order
-  void move_to(Device device) const;                          // keeps the value; drops the gradient
+  void move_to(Device device) const;                          // keeps the value; clears the gradient
 
-  bool requires_grad() const { return state_->requires_grad; }
-  void set_requires_grad(bool required) const { state_->requires_grad = required; }
+  bool requires_grad() const { return known("requires_grad").requires_grad; }
+  void set_requires_grad(bool required) const { known("set_requires_grad").requires_grad = required; }
   Tensor grad() const;             // undefined when there is none, or it is cleared
   Variable grad_variable() const;  // made at first use
   void clear_grad() const;         // sets a flag: the next backward writes
@@ -73,14 +76,21 @@ class Variable {
   // Gives the variable the memory `buffer` (same bytes), with its value moved there. For contiguous groups.
   void rebase(Buffer buffer) const;
 
-  // Whoever holds a handle to the current version gets memory of their own, because an update in place is coming.
+  // Whoever still wants the current version gets memory of their own, because an update in place is coming.
   void keep_version_for_holders() const;
 
-  VariableState& state() const { return *state_; }
+  VariableState& state() const { return known("state"); }
   const base::IntrusivePtr<VariableState>& pointer() const { return state_; }
   friend bool operator==(const Variable&, const Variable&) = default;
 
  private:
+  VariableState& known(const char* call) const {
+    if (!defined()) [[unlikely]]
+      fail_undefined(call);
+    return *state_;
+  }
+  [[noreturn]] static void fail_undefined(const char* call);
+
   base::IntrusivePtr<VariableState> state_;
 };
 

@@ -81,6 +81,10 @@ class Queue {
   // Real time that steps have taken since the queue was made, without collectives and what waits for them; of all
   // launches that are done. 0: this queue does not measure.
   virtual double seconds_computing() { return 0; }
+  // Which make of processor it is, where the host's own name for it does not say: "NVIDIA H200".
+  virtual std::string model() const { return {}; }
+  // Real time in which these launches could only wait for collectives.
+  virtual double seconds_communicating() { return 0; }
   // Runs body with this device's threads or stream, behind everything launched; for timing candidates.
   virtual void run_now(const std::function<void(const Run&)>& body) = 0;
 };

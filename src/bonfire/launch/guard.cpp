@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,10 +18,12 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
 
 namespace bonfire::launch {
 
@@ -30,11 +34,55 @@ using Clock = std::chrono::steady_clock;
 // timeout(1) and others signal a process and then its group: what comes so soon is not a second request.
 constexpr std::chrono::milliseconds kOneRequest{300};
 
-sigset_t watched_signals() {
+// What a user ends a program by.
+constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP};
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw_error<CommError>("[launch] no pipe: {}", std::strerror(errno));
+    read = ends[0];
+    write = ends[1];
+  }
+  int read = -1, write = -1;
+};
+
+sigset_t set_of(std::span<const int> numbers) {
   sigset_t set;
   sigemptyset(&set);
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, number);
+  for (int number : numbers) sigaddset(&set, number);
   return set;
+}
+
+// As long as it lives.
+class Blocked {
+ public:
+  explicit Blocked(std::span<const int> numbers) {
+    sigset_t set = set_of(numbers);
+    ::sigprocmask(SIG_BLOCK, &set, &before_);
+  }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+  ~Blocked() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+// Blocks signals, which can then be read.
+int signals_from(std::span<const int> numbers) {
+  sigset_t set = set_of(numbers);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  int descriptor = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (descriptor < 0) throw_error<CommError>("[launch] no descriptor for signals: {}", std::strerror(errno));
+  return descriptor;
+}
+
+// The next signal; 0: none is there.
+int next_signal(int signals) {
+  signalfd_siginfo info{};
+  bool there = ::read(signals, &info, sizeof info) == sizeof info;
+  return there ? static_cast<int>(info.ssi_signo) : 0;
 }
 
 // The parent of a process as /proc says, 0 when it is gone. Its name, in parentheses, may contain anything.
@@ -75,34 +123,93 @@ bool is_ignored(int number) {  // nohup does that to SIGHUP
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Hands signals on until `inner` has ended; its exit code.
-int watch(int inner) {
-  sigset_t watched = watched_signals();
+// Waits until one of two can be read; whether the first can.
+bool first_of(int first, int second) {
+  pollfd sources[] = {{first, POLLIN, 0}, {second, POLLIN, 0}};
+  base::uninterrupted([&] { return ::poll(sources, 2, -1); });
+  return sources[0].revents != 0;
+}
+
+// The guard's part: hands requests on until `inner` has ended, or the program has, which lets `alive` be read. The exit
+// code.
+int watch(int inner, int alive, int signals) {
   std::optional<Clock::time_point> asked_to_stop;
   for (;;) {
-    siginfo_t info{};
-    int number = ::sigwaitinfo(&watched, &info);
-    if (number == SIGCHLD) {
-      int status = 0;
-      for (int process = 1; (process = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-        if (process != inner) continue;
-        if (WIFSIGNALED(status))
-          std::fprintf(stderr, "bonfire launch: the launcher was killed by signal %d; its ranks are ended\n",
-                       WTERMSIG(status));
-        return exit_code_of(status);
+    if (first_of(alive, signals)) return 128 + SIGKILL;
+    while (int number = next_signal(signals)) {
+      if (number == SIGCHLD) {
+        int status = 0;
+        for (int process = 1; (process = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+          if (process != inner) continue;
+          if (WIFSIGNALED(status))
+            std::fprintf(stderr, "bonfire launch: the launcher was killed by signal %d; its ranks are ended\n",
+                         WTERMSIG(status));
+          return exit_code_of(status);
+        }
+      } else if (!asked_to_stop) {
+        asked_to_stop = Clock::now();
+        ::kill(inner, number);
+      } else if (Clock::now() - *asked_to_stop >= kOneRequest) {
+        return 128 + number;
       }
-    } else if (number == SIGHUP && is_ignored(SIGHUP)) {
-      continue;
-    } else if (number > 0 && asked_to_stop) {
-      if (Clock::now() - *asked_to_stop < kOneRequest) continue;
-      ::kill(inner, SIGKILL);
-      ::waitpid(inner, nullptr, 0);
-      return 128 + number;
-    } else if (number > 0) {
-      asked_to_stop = Clock::now();
-      ::kill(inner, number);
     }
   }
+}
+
+[[noreturn]] void be_inner(const std::function<int(int pipe)>& body, int pipe) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  int code = 1;
+  try {
+    code = body(pipe);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bonfire: %s\n", error.what());
+  }
+  end_descendants();  // the body may have thrown
+  std::fflush(nullptr);
+  ::_exit(code);  // threads that wait for other hosts are left to it
+}
+
+// All that is below the guard is the launcher's. It answers with the exit code when nothing of it is left.
+[[noreturn]] void be_guard(const std::function<int(int pipe)>& body, const Pipe& alive, const Pipe& answer) try {
+  ::close(alive.write);
+  ::close(answer.read);
+  ::setpgid(0, 0);             // a terminal's Ctrl-C is for the program, which hands it on
+  ::signal(SIGTTOU, SIG_IGN);  // so this is not the terminal's foreground group
+  ::signal(SIGCHLD, SIG_DFL);  // the program may ignore it: then nobody would learn how a process has ended
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  constexpr int kWatched[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+  const int signals = signals_from(kWatched);
+  const Pipe guard;
+  const int inner = ::fork();
+  if (inner < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
+  if (inner == 0) {
+    ::close(guard.write);
+    be_inner(body, guard.read);  // holds the answer open: its end is that of both
+  }
+  const int code = watch(inner, alive.read, signals);
+  end_descendants();
+  [[maybe_unused]] ssize_t count = ::write(answer.write, &code, sizeof code);
+  ::_exit(0);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "bonfire: %s\n", error.what());
+  ::_exit(1);
+}
+
+// The program's part: hands requests on to the guard until that and the inner process are gone; the exit code.
+int await(int guard, int answer, int signals) {
+  std::optional<int> code;
+  for (;;) {
+    if (first_of(answer, signals)) {
+      int number = 0;
+      if (base::uninterrupted([&] { return ::read(answer, &number, sizeof number); }) != sizeof number) break;
+      code = number;
+    } else if (int number = next_signal(signals); number > 0 && !(number == SIGHUP && is_ignored(SIGHUP)) && !code) {
+      ::kill(guard, number);
+    }
+  }
+  if (!code) std::fprintf(stderr, "bonfire launch: the launcher's guard was killed; the ranks are ended\n");
+  return code.value_or(128 + SIGKILL);
 }
 
 }  // namespace
@@ -123,33 +230,19 @@ void end_descendants() {
 }
 
 int run_guarded(const std::function<int(int pipe)>& body) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_error<CommError>("[launch] no pipe: {}", std::strerror(errno));
-  sigset_t watched = watched_signals(), before;
-  ::sigprocmask(SIG_BLOCK, &watched, &before);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const Blocked blocked(kRequests);
+  const Pipe alive, answer;
   std::fflush(nullptr);
-  int inner = ::fork();
-  if (inner < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
-  if (inner == 0) {
-    ::close(ends[1]);
-    ::setpgid(0, 0);  // a terminal's Ctrl-C is for the outer process, which hands it on
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    int code = 1;
-    try {
-      code = body(ends[0]);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "bonfire: %s\n", error.what());
-    }
-    end_descendants();  // the body may have thrown
-    std::fflush(nullptr);
-    ::_exit(code);  // threads that wait for other hosts are left to it
-  }
-  ::close(ends[0]);
-  int code = watch(inner);
-  end_descendants();
-  ::close(ends[1]);
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  const int guard = ::fork();
+  if (guard < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
+  if (guard == 0) be_guard(body, alive, answer);
+  ::close(alive.read);
+  ::close(answer.write);
+  const int signals = signals_from(kRequests);
+  const int code = await(guard, answer.read, signals);
+  // The one child that this call has made. A program that asks after its children itself may have done so already.
+  base::uninterrupted([&] { return ::waitpid(guard, nullptr, 0); });
+  for (int descriptor : {alive.write, answer.read, signals}) ::close(descriptor);
   return code;
 }
 

@@ -1,19 +1,22 @@
 #pragma once
-// Nothing that a launcher starts outlives it, whatever kills it.
+// Nothing that a launcher starts outlives it, whatever kills it; and what the program has started besides is left
+// alone.
 //
 // PR_SET_PDEATHSIG reaches a rank but not what the rank has started, and a process group not what has left it. So there
-// are two processes, each a "child subreaper": whoever loses its parent below them becomes their child, and they can
-// find and kill it. The outer one is what the user sees. It only waits and hands signals on. The inner one starts the
-// ranks. When the outer one is killed, a pipe tells the inner one, which ends all below it and itself; when the inner
-// one is killed, the outer one inherits the ranks and ends them.
+// are two processes below the program, each a "child subreaper": whoever loses its parent below them becomes their
+// child, and they can find and kill it. The outer one, the guard, only waits and hands signals on. The inner one starts
+// the ranks. When the program or the guard is killed, a pipe tells the next one, which ends all below it and itself;
+// when the inner one is killed, the guard inherits the ranks and ends them. The program itself adopts nobody, kills
+// nobody and asks after no child but the guard: it may have others, and its own ways with them.
 
 #include <functional>
 
 namespace bonfire::launch {
 
-// Runs body(pipe) in a process of its own and returns its exit code; `pipe` can be read once this process is dead.
-// SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked in there; the first three are handed on to it, and when one comes for
-// the second time, not at once, all is killed. The calling process is forked: it should have one thread.
+// Runs body(pipe) in a process of its own and returns its exit code when no process of it is left; `pipe` can be read
+// once the body should end at once, because the program is dead. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked in
+// there; the first three are handed on to it, and when one comes for the second time, not at once, all is killed. The
+// calling process is forked: it should have one thread.
 int run_guarded(const std::function<int(int pipe)>& body);
 
 // Kills all processes below this one and waits until they are gone.

@@ -15,8 +15,11 @@
 #include <optional>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/base/thread_pool.h"
 #include "bonfire/comm/environment.h"
+#include "bonfire/comm/lost_peer.h"
 #include "bonfire/launch/guard.h"
 #include "bonfire/launch/nodes.h"
 #include "bonfire/launch/rank_process.h"
@@ -36,11 +39,14 @@ constexpr std::chrono::milliseconds kWordsDelay{2000};  // in which ranks learn 
 void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
 
 std::string find_program(const std::string& name) {
-  auto runs = [](const fs::path& file) { return fs::is_regular_file(file) && ::access(file.c_str(), X_OK) == 0; };
+  auto runs = [](const fs::path& file) {
+    std::error_code ignored;
+    return fs::is_regular_file(file, ignored) && ::access(file.c_str(), X_OK) == 0;
+  };
   if (name.find('/') != std::string::npos) {
     if (runs(name)) return name;
     throw_error<ConfigError>("[launch] '{}' is not a program that can be run{}", name,
-                             fs::exists(name) ? " (chmod +x?)" : ": there is no such file");
+                             base::exists(name) ? " (chmod +x?)" : ": there is no such file");
   }
   const char* variable = std::getenv("PATH");
   std::string folders = variable == nullptr ? "/usr/bin:/bin" : variable;
@@ -75,6 +81,9 @@ std::string token_for(const LaunchOptions& options) {
 void check(const LaunchOptions& o) {
   auto refuse = [](const std::string& what) { throw_error<ConfigError>("[launch] {}", what); };
   if (o.ranks < 1) refuse(fmt::format("--nproc_per_node is {}, expected at least 1", o.ranks));
+  if (o.ranks > base::most_tasks())
+    refuse(fmt::format("--nproc_per_node is {}, expected at most {} ranks on this machine, 16 a core", o.ranks,
+                       base::most_tasks()));
   if (o.nodes < 1) refuse(fmt::format("--nnodes is {}, expected at least 1", o.nodes));
   if (o.node < 0 || o.node >= o.nodes)
     refuse(fmt::format("--node_rank is {}, expected 0 to {} (--nnodes is {})", o.node, o.nodes - 1, o.nodes));
@@ -349,6 +358,8 @@ class Launcher {
 };
 
 }  // namespace
+
+int exit_status_of(const std::exception& error) { return comm::is_lost_peer(error) ? kLostPeer : 1; }
 
 fs::path own_program() {
   std::error_code error;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct LaunchOptions {
 // The exit status of a rank that ends because another one did: the launcher looks for that one before it names a
 // culprit.
 inline constexpr int kLostPeer = 76;
+// What a rank that fails with this error should end with: kLostPeer where a lost peer is the cause, whatever the error
+// was wrapped in since; else 1.
+int exit_status_of(const std::exception& error);
 
 // The file of this program, for starting it again. ConfigError where /proc is not mounted.
 std::filesystem::path own_program();

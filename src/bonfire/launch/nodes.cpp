@@ -22,6 +22,7 @@
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::launch {
 
@@ -166,7 +167,9 @@ struct Talk {
                                 .port = options.port,
                                 .token = options.token,
                                 .caller = fmt::format("{} of node {}", role, options.node),
-                                .connect_timeout = options.timeout});
+                                .holder = "node 0's launcher",
+                                .connect_timeout = options.timeout,
+                                .silence = options.silence});
   }
   std::vector<std::string> keys(const std::string& kind) const {
     std::vector<std::string> all;
@@ -206,7 +209,7 @@ class Node {
   void run() {
     store_ = talk_->connect("launcher");
     store_->set(fmt::format("node/{}", options_.node), description(options_).dump());
-    json plan = json::parse(await("plan", 0));
+    json plan = json::parse(await_plan());
     if (plan.contains("refused")) return leave({.kind = Event::Kind::over, .reason = plan.at("refused")});
     for (int64_t generation = 0;; ++generation) {
       {
@@ -227,9 +230,19 @@ class Node {
   }
 
  private:
+  // Node 0's launcher itself says whom it waits for.
+  std::string await_plan() {
+    comm::WaitNotice notice(fmt::format("launcher of node {}", options_.node));
+    return await("plan", 0, [&] {
+      if (options_.node != 0)
+        notice.look([&] { return fmt::format("node 0 ({}), which waits for all nodes to come", options_.address); });
+    });
+  }
+
   // Passes news on while it waits.
-  std::string await(const std::string& key, int64_t generation) {
-    for (;;) {
+  std::string await(
+      const std::string& key, int64_t generation, const std::function<void()>& waiting = [] {}) {
+    for (;; waiting()) {
       pass_on(generation);
       store_->add(fmt::format("beat/{}", options_.node), 1);
       tell_of_frozen_ranks(generation);
@@ -302,10 +315,7 @@ class Chief {
 
  private:
   json make_plan() {
-    std::vector<std::string> missing;
-    if (!all_there(*store_, talk_->keys("node"), options_.timeout))
-      for (int node = 0; node < options_.nodes; ++node)
-        if (!get_now(*store_, fmt::format("node/{}", node))) missing.push_back(std::to_string(node));
+    const std::vector<int> missing = wait_for_nodes();
     if (!missing.empty())
       return {{"refused", fmt::format("of {} nodes these never came within {} s: {}; is bonfire launch running there, "
                                       "with this --master_addr and --master_port?",
@@ -322,6 +332,25 @@ class Chief {
     }
     beats_.assign(static_cast<size_t>(options_.nodes), {"", Clock::now()});
     return plan;
+  }
+
+  // Those that never came.
+  std::vector<int> wait_for_nodes() {
+    auto missing = [&] {
+      std::vector<int> nodes;
+      for (int node = 0; node < options_.nodes; ++node)
+        if (!get_now(*store_, fmt::format("node/{}", node))) nodes.push_back(node);
+      return nodes;
+    };
+    const Clock::time_point deadline = Clock::now() + options_.timeout;
+    comm::WaitNotice notice("launcher of node 0");
+    while (Clock::now() < deadline) {
+      const auto left = std::min(deadline, notice.next()) - Clock::now();
+      if (all_there(*store_, talk_->keys("node"), std::max(std::chrono::ceil<milliseconds>(left), 0ms))) return {};
+      notice.look(
+          [&] { return fmt::format("the launchers of nodes {} (of {})", fmt::join(missing(), ", "), options_.nodes); });
+    }
+    return missing();
   }
 
   json supervise(int64_t generation) {

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
 #include "bonfire/comm/rendezvous.h"
 
 namespace bonfire::launch {
@@ -91,7 +92,8 @@ RankProcess::RankProcess(const RankCommand& command) : rank_(command.rank), log_
   streams_[1] = {err.ends[0], STDERR_FILENO, {}};
   for (const Stream& stream : streams_) ::fcntl(stream.pipe, F_SETFL, O_NONBLOCK);
   int reason = 0;
-  bool started = process_ > 0 && ::read(failed.ends[0], &reason, sizeof reason) == 0;
+  bool started =
+      process_ > 0 && base::uninterrupted([&] { return ::read(failed.ends[0], &reason, sizeof reason); }) == 0;
   ::close(failed.ends[0]);
   if (!started)
     throw_error<ConfigError>("[launch] cannot start '{}': {}", command.program,

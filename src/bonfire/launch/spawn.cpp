@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
 
@@ -46,22 +47,22 @@ void run_alone(const std::function<void()>& body, const Options& options) {
   leave();
 }
 
-[[noreturn]] void fail(const std::exception& error, int status) {
-  std::fprintf(stderr, "%s\n", error.what());
-  std::exit(status);
-}
-
 [[noreturn]] void run_as_rank(const std::function<void()>& body, const Options& options) {
   try {
     run_alone(body, options);
-  } catch (const CommError& error) {
-    fail(error, launch::kLostPeer);
-  } catch (const TimeoutError& error) {
-    fail(error, launch::kLostPeer);
   } catch (const std::exception& error) {
-    fail(error, 1);
+    std::fprintf(stderr, "%s\n", error.what());
+    std::exit(launch::exit_status_of(error));
   }
   std::exit(0);
+}
+
+int launch_ranks(int call, int ranks) {
+  struct Variable {  // for the ranks alone
+    explicit Variable(int call) { ::setenv(kVariable, std::to_string(call).c_str(), 1); }
+    ~Variable() { ::unsetenv(kVariable); }
+  } const variable(call);
+  return launch::launch({.program = launch::own_program(), .arguments = own_arguments(), .ranks = ranks});
 }
 
 void require_fresh() {
@@ -87,12 +88,13 @@ void spawn(const std::function<void()>& body, int ranks, const Options& options)
   if (started_by() == calls) run_as_rank(body, options);
   if (started_by() > calls) return;  // for other ranks
   if (ranks < 1) throw_error<ConfigError>("[fleet] spawn() of {} ranks, expected at least 1", ranks);
+  if (ranks > base::most_tasks())
+    throw_error<ConfigError>("[fleet] spawn() of {} ranks, expected at most {} on this machine", ranks,
+                             base::most_tasks());
   launch::own_program();  // without /proc nothing below could be told
   require_fresh();
   if (ranks == 1) return run_alone(body, options);
-  ::setenv(kVariable, std::to_string(calls).c_str(), 1);
-  int code = launch::launch({.program = launch::own_program(), .arguments = own_arguments(), .ranks = ranks});
-  ::unsetenv(kVariable);
+  const int code = launch_ranks(calls, ranks);
   if (code > 128) throw_error<CommError>("[fleet] the ranks were ended by signal {}", code - 128);
   if (code != 0) throw_error<CommError>("[fleet] a rank failed with exit status {}; see above which, and why", code);
 }

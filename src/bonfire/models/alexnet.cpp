@@ -13,17 +13,17 @@ nn::Sequential make_features(int64_t in_channels) {
   const nn::MaxPool2d pool({.kernel = {3}, .stride = {2}});
   return nn::Sequential({
       nn::Conv2d({.in = in_channels, .out = 64, .kernel = {11}, .stride = {4}, .padding = {2}}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       pool,
       nn::Conv2d({.in = 64, .out = 192, .kernel = {5}, .padding = {2}}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       pool,
       nn::Conv2d({.in = 192, .out = 384, .kernel = {3}, .padding = {1}}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       nn::Conv2d({.in = 384, .out = 256, .kernel = {3}, .padding = {1}}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       nn::Conv2d({.in = 256, .out = 256, .kernel = {3}, .padding = {1}}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       pool,
   });
 }
@@ -32,10 +32,10 @@ nn::Sequential make_classifier(const AlexNetOptions& options) {
   return nn::Sequential({
       nn::Dropout(options.dropout),
       nn::Linear({.in = 256 * 6 * 6, .out = 4096}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       nn::Dropout(options.dropout),
       nn::Linear({.in = 4096, .out = 4096}),
-      nn::ReLU(),
+      nn::ReLU({.inplace = true}),
       nn::Linear({.in = 4096, .out = options.classes}),
   });
 }

@@ -34,7 +34,7 @@ class BasicBlock : public nn::Callable<BasicBlock> {
       : Callable("BasicBlock"),
         conv1_(register_module("conv1", conv(in, width, 3, stride, 1))),
         bn1_(register_module("bn1", nn::BatchNorm2d({.channels = width}))),
-        relu_(register_module("relu", nn::ReLU())),
+        relu_(register_module("relu", nn::ReLU({.inplace = true}))),
         conv2_(register_module("conv2", conv(width, width, 3, 1, 1))),
         bn2_(register_module("bn2", nn::BatchNorm2d({.channels = width}))),
         downsample_(make_downsample(in, width, stride)) {
@@ -67,7 +67,7 @@ class Bottleneck : public nn::Callable<Bottleneck> {
         bn2_(register_module("bn2", nn::BatchNorm2d({.channels = width}))),
         conv3_(register_module("conv3", conv(width, width * kExpansion, 1, 1, 0))),
         bn3_(register_module("bn3", nn::BatchNorm2d({.channels = width * kExpansion}))),
-        relu_(register_module("relu", nn::ReLU())),
+        relu_(register_module("relu", nn::ReLU({.inplace = true}))),
         downsample_(make_downsample(in, width * kExpansion, stride)) {
     if (downsample_) downsample_ = register_module("downsample", *downsample_);
   }
@@ -124,7 +124,7 @@ ResNet::ResNet(const ResNetShape& shape, const ResNetOptions& options)
       conv1_(register_module("conv1", shape.small_images ? conv(options.in_channels, 64, 3, 1, 1)
                                                          : conv(options.in_channels, 64, 7, 2, 3))),
       bn1_(register_module("bn1", nn::BatchNorm2d({.channels = 64}))),
-      relu_(register_module<nn::AnyModule>("relu", nn::ReLU())),
+      relu_(register_module<nn::AnyModule>("relu", nn::ReLU({.inplace = true}))),
       maxpool_(register_module("maxpool", make_pool(shape.small_images))),
       layers_(shape.bottleneck ? make_layers<Bottleneck>(shape.blocks) : make_layers<BasicBlock>(shape.blocks)),
       avgpool_({1, 1}),

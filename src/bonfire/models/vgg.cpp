@@ -37,7 +37,7 @@ nn::Sequential make_features(int depth, bool batch_norm, int64_t in_channels) {
                                      .weight_init = nn::init::kaiming_normal_fan_out(),
                                      .bias_init = nn::init::zeros()}));
       if (batch_norm) features.push_back(nn::BatchNorm2d({.channels = out}));
-      features.push_back(nn::ReLU());
+      features.push_back(nn::ReLU({.inplace = true}));
       in = out;
     }
     features.push_back(nn::MaxPool2d({.kernel = {2}}));
@@ -50,8 +50,8 @@ nn::Linear classifier_layer(int64_t in, int64_t out) {
 }
 
 nn::Sequential make_classifier(const VggOptions& options) {
-  return nn::Sequential({classifier_layer(512 * 7 * 7, 4096), nn::ReLU(), nn::Dropout(options.dropout),
-                         classifier_layer(4096, 4096), nn::ReLU(), nn::Dropout(options.dropout),
+  return nn::Sequential({classifier_layer(512 * 7 * 7, 4096), nn::ReLU({.inplace = true}), nn::Dropout(options.dropout),
+                         classifier_layer(4096, 4096), nn::ReLU({.inplace = true}), nn::Dropout(options.dropout),
                          classifier_layer(4096, options.classes)});
 }
 

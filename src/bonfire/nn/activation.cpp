@@ -1,6 +1,7 @@
 #include "bonfire/nn/activation.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/python_text.h"
 #include "bonfire/ops/dropout.h"
 #include "bonfire/ops/shape_ops.h"
 
@@ -8,7 +9,7 @@ namespace bonfire::nn {
 
 Dropout::Dropout(double p) : Callable("Dropout"), p_(p) {
   if (!(p >= 0 && p <= 1)) throw_error<ConfigError>("[Dropout] p is {}, expected a probability in [0, 1]", p);
-  set_details(fmt::format("p={}", p));
+  set_details(fmt::format("p={}, inplace=False", python_text(p)));
 }
 
 Tensor Dropout::forward(const Tensor& x) const { return dropout(x, p_, training()); }

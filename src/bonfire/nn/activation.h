@@ -2,21 +2,29 @@
 // Activations and other layers without parameters, as modules, to stand in a Sequential. Elsewhere call the op.
 
 #include "bonfire/nn/module.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 
 namespace bonfire::nn {
 
 class Activation : public Callable<Activation> {
  public:
-  Activation(const char* kind, Tensor (*function)(const Tensor&)) : Callable(kind), function_(function) {}
+  Activation(const char* kind, Tensor (*function)(const Tensor&), std::string details = {})
+      : Callable(kind), function_(function) {
+    set_details(std::move(details));
+  }
   Tensor forward(const Tensor& x) const { return function_(x); }
 
  private:
   Tensor (*function_)(const Tensor&);
 };
 
+// Every step is computed in place wherever that is safe, whatever this says: only the tree shows it, as PyTorch's does.
+struct ReLUOptions {
+  bool inplace = false;
+};
 struct ReLU : Activation {
-  ReLU() : Activation("ReLU", relu) {}
+  explicit ReLU(const ReLUOptions& options = {}) : Activation("ReLU", relu, options.inplace ? "inplace=True" : "") {}
 };
 struct Tanh : Activation {
   Tanh() : Activation("Tanh", tanh) {}
@@ -25,13 +33,17 @@ struct Sigmoid : Activation {
   Sigmoid() : Activation("Sigmoid", sigmoid) {}
 };
 struct GELU : Activation {
-  GELU() : Activation("GELU", gelu) {}
+  GELU() : Activation("GELU", gelu, "approximate='none'") {}
 };
 struct SiLU : Activation {
   SiLU() : Activation("SiLU", silu) {}
 };
 struct Identity : Activation {
-  Identity() : Activation("Identity", [](const Tensor& x) { return x; }) {}
+  Identity()
+      : Activation("Identity", [](const Tensor& x) {
+          require_defined("identity", {{"x", x}});
+          return x;
+        }) {}
 };
 
 // Only in training mode.

@@ -1,7 +1,9 @@
 #include "bonfire/nn/attention.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/sizes.h"
 #include "bonfire/ops/attention.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/matmul.h"
 #include "bonfire/ops/shape_ops.h"
 
@@ -17,10 +19,19 @@ Tensor split_heads(const Tensor& x, int64_t heads) {
   return permute(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), {0, 2, 1, 3});
 }
 
+Shape projection_shape(const MultiheadAttention::Options& options) {
+  require_sizes("MultiheadAttention", {{"size", options.size}, {"heads", options.heads}});
+  if (options.size % options.heads != 0)
+    throw_error<ConfigError>("[MultiheadAttention] {} heads cannot share a size of {}; expected a multiple of {}",
+                             options.heads, options.size, options.heads);
+  return {3 * options.size, options.size};
+}
+
 }  // namespace
 
 Tensor multihead_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                            const AttentionMasks& masks, double dropout) {
+  require_defined("multihead_attention", {{"q", q}, {"k", k}, {"v", v}});
   Tensor query = split_heads(q, heads), key = split_heads(k, heads), value = split_heads(v, heads);
   Tensor mixed =
       scaled_dot_product_attention(query, key, value, {.mask = masks.mask, .causal = masks.causal, .dropout = dropout});
@@ -30,8 +41,9 @@ Tensor multihead_attention(const Tensor& q, const Tensor& k, const Tensor& v, in
 MultiheadAttention::MultiheadAttention(const Options& options)
     : Callable("MultiheadAttention"),
       options_(options),
-      in_proj_weight_(Variable({{3 * options.size, options.size}, DType::f32, {}})),
-      out_proj_({.in = options.size, .out = options.size, .bias = options.bias, .bias_init = init::zeros()}) {
+      in_proj_weight_(Variable({projection_shape(options), DType::f32, {}})),
+      out_proj_({.in = options.size, .out = options.size, .bias = options.bias, .bias_init = init::zeros()},
+                "NonDynamicallyQuantizableLinear") {
   init::apply({}, init::xavier_uniform(), in_proj_weight_);
   register_parameter("in_proj_weight", in_proj_weight_);
   if (options.bias)

@@ -1,7 +1,8 @@
 #include "bonfire/nn/convolution.h"
 
 #include "bonfire/base/error.h"
-#include "bonfire/nn/window_text.h"
+#include "bonfire/nn/python_text.h"
+#include "bonfire/nn/sizes.h"
 
 namespace bonfire::nn {
 
@@ -17,12 +18,14 @@ std::string details_of(const Conv2d::Options& options) {
 }
 
 Shape weight_shape(const Conv2d::Options& options) {
+  require_sizes("Conv2d", {{"in", options.in}, {"out", options.out}});
   if (options.groups < 1 || options.in % options.groups != 0 || options.out % options.groups != 0)
     throw_error<ConfigError>("[Conv2d] {} groups do not divide {} input and {} output channels", options.groups,
                              options.in, options.out);
   if (options.kernel.rank() < 1 || options.kernel.rank() > 2)
     throw_error<ConfigError>("[Conv2d] kernel is {}, expected {{h, w}} or one number for both",
                              to_string(options.kernel));
+  require_sizes("Conv2d", {{"kernel", options.kernel[0]}, {"kernel", options.kernel[-1]}});
   return {options.out, options.in / options.groups, options.kernel[0], options.kernel[-1]};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/sizes.h"
 #include "bonfire/ops/indexing.h"
 
 namespace bonfire::nn {
@@ -25,11 +26,16 @@ init::Rule rule_of(const Embedding::Options& options) {
   };
 }
 
+Shape table_shape(const Embedding::Options& options) {
+  require_sizes("Embedding", {{"rows", options.rows}, {"size", options.size}});
+  return {options.rows, options.size};
+}
+
 }  // namespace
 
 Embedding::Embedding(const Options& options)
     : Callable("Embedding"),
-      weight(Variable({{options.rows, options.size}, DType::f32, {}})),
+      weight(Variable({table_shape(options), DType::f32, {}})),
       padding_index_(options.padding_index) {
   if (padding_index_ < -1 || padding_index_ >= options.rows)
     throw_error<ConfigError>("[Embedding] padding_index is {}, expected -1 or a row below {}", padding_index_,

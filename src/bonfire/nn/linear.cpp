@@ -2,12 +2,24 @@
 
 #include <fmt/core.h>
 
+#include "bonfire/base/error.h"
+#include "bonfire/nn/python_text.h"
+#include "bonfire/nn/sizes.h"
 #include "bonfire/ops/matmul.h"
 
 namespace bonfire::nn {
 
-Linear::Linear(const Options& options)
-    : Callable("Linear"), weight(Variable({{options.out, options.in}, DType::f32, {}})) {
+namespace {
+
+Shape weight_shape(const Linear::Options& options) {
+  require_sizes("Linear", {{"in", options.in}, {"out", options.out}});
+  return {options.out, options.in};
+}
+
+}  // namespace
+
+Linear::Linear(const Options& options, const char* kind)
+    : Callable(kind), weight(Variable({weight_shape(options), DType::f32, {}})) {
   init::apply(options.weight_init, init::kaiming_uniform(), weight);
   if (options.bias) {
     bias = Parameter(Variable({{options.out}, DType::f32, {}}));
@@ -18,6 +30,7 @@ Linear::Linear(const Options& options)
 
 Linear::Linear(const Parameter& tied_weight, const Parameter& tied_bias)
     : Callable("Linear"), weight(tied_weight), bias(tied_bias) {
+  if (!weight.defined()) throw_error<ConfigError>("[Linear] the tied weight is undefined; expected one [out, in]");
   add_parameters();
 }
 
@@ -25,7 +38,7 @@ void Linear::add_parameters() {
   register_parameter("weight", weight);
   if (bias.defined()) register_parameter("bias", bias);
   set_details(fmt::format("in_features={}, out_features={}, bias={}", weight.shape()[1], weight.shape()[0],
-                          bias.defined() ? "True" : "False"));
+                          python_text(bias.defined())));
 }
 
 Tensor Linear::forward(const Tensor& x) const { return linear(x, weight, bias.defined() ? bias.value() : Tensor()); }

@@ -14,8 +14,8 @@ class Linear : public Callable<Linear> {
     init::Rule weight_init = {};  // empty: as PyTorch, uniform within ±1 / √in; here and below
     init::Rule bias_init = {};
   };
-  explicit Linear(const Options& options);
-  Linear(const Parameter& tied_weight, const Parameter& tied_bias);  // [out, in], [out] or undefined: others' own
+  explicit Linear(const Options& options, const char* kind = "Linear");  // kind: what the tree calls it
+  Linear(const Parameter& tied_weight, const Parameter& tied_bias);      // [out, in], [out] or undefined: others' own
 
   Tensor forward(const Tensor& x) const;  // [..., in] → [..., out]
 

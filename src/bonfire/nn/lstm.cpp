@@ -2,8 +2,9 @@
 
 #include <cmath>
 
-#include "bonfire/base/error.h"
 #include "bonfire/nn/init.h"
+#include "bonfire/nn/python_text.h"
+#include "bonfire/nn/sizes.h"
 
 namespace bonfire::nn {
 
@@ -14,16 +15,14 @@ std::string details_of(const LSTM::Options& options) {
   if (options.layers != 1) text += fmt::format(", num_layers={}", options.layers);
   if (!options.bias) text += ", bias=False";
   if (options.batch_first) text += ", batch_first=True";
-  if (options.dropout != 0) text += fmt::format(", dropout={}", options.dropout);
+  if (options.dropout != 0) text += ", dropout=" + python_text(options.dropout);
   return text;
 }
 
 }  // namespace
 
 LSTM::LSTM(const Options& options) : Callable("LSTM"), options_(options) {
-  if (options.input < 1 || options.hidden < 1 || options.layers < 1)
-    throw_error<ConfigError>("[LSTM] input, hidden and layers are {}, {} and {}; each must be at least 1",
-                             options.input, options.hidden, options.layers);
+  require_sizes("LSTM", {{"input", options.input}, {"hidden", options.hidden}, {"layers", options.layers}});
   double bound = 1 / std::sqrt(static_cast<double>(options.hidden));
   int64_t gates = 4 * options.hidden;
   auto make = [&](const char* name, int64_t layer, const Shape& shape) {

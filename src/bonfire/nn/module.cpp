@@ -5,13 +5,16 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/step_state.h"
+#include "bonfire/graph/variable_copies.h"
 
 namespace bonfire::nn {
 
 struct Module::State {
   std::string kind;
   std::string details;
-  bool training = true;
+  StepState<bool> training{true};
+  bool shows_equal_children_once = false;
   std::vector<std::pair<std::string, Parameter>> parameters;
   StateDict buffers;
   std::vector<std::pair<std::string, Module>> children;
@@ -19,7 +22,7 @@ struct Module::State {
 
 namespace {
 
-// Calls visit(path with a dot behind it, module) for a module and all inside it, in the order of names.
+// Calls visit(path with a dot after it, module) for a module and all inside it, in the order of names.
 template <class Visit>
 void walk(const Module& module, const std::string& prefix, const Visit& visit) {
   visit(prefix, module);
@@ -35,6 +38,20 @@ std::string indented(const std::string& text) {
   return result;
 }
 
+// Equal neighbours become one: "0-3", "4 x Linear(…)".
+TreeChildren folded(const TreeChildren& children) {
+  TreeChildren result;
+  for (size_t begin = 0, end = 0; begin < children.size(); begin = end) {
+    while (end < children.size() && children[end].second == children[begin].second) ++end;
+    const auto& [name, tree] = children[begin];
+    if (end - begin == 1)
+      result.emplace_back(name, tree);
+    else
+      result.emplace_back(name + "-" + children[end - 1].first, std::to_string(end - begin) + " x " + tree);
+  }
+  return result;
+}
+
 }  // namespace
 
 Module::Module(std::string kind) : state_(std::make_shared<State>()) { state_->kind = std::move(kind); }
@@ -46,7 +63,9 @@ std::vector<std::pair<std::string, Parameter>> Module::named_parameters() const 
   std::unordered_set<const VariableState*> seen;
   walk(*this, "", [&](const std::string& prefix, const Module& module) {
     for (const auto& [name, parameter] : module.state_->parameters)
-      if (seen.insert(&parameter.state()).second) result.emplace_back(prefix + name, parameter);
+      if (seen.insert(&parameter.state()).second) {
+        static_cast<Variable&>(result.emplace_back(prefix + name, parameter).second) = here(parameter);
+      }
   });
   return result;
 }
@@ -60,7 +79,7 @@ std::vector<Parameter> Module::parameters() const {
 StateDict Module::named_buffers() const {
   StateDict result;
   walk(*this, "", [&](const std::string& prefix, const Module& module) {
-    for (const auto& [name, buffer] : module.state_->buffers) result.push_back({prefix + name, buffer});
+    for (const auto& [name, buffer] : module.state_->buffers) result.push_back({prefix + name, here(buffer)});
   });
   return result;
 }
@@ -68,8 +87,8 @@ StateDict Module::named_buffers() const {
 StateDict Module::state_dict() const {
   StateDict result;
   walk(*this, "", [&](const std::string& prefix, const Module& module) {
-    for (const auto& [name, parameter] : module.state_->parameters) result.push_back({prefix + name, parameter});
-    for (const auto& [name, buffer] : module.state_->buffers) result.push_back({prefix + name, buffer});
+    for (const auto& [name, parameter] : module.state_->parameters) result.push_back({prefix + name, here(parameter)});
+    for (const auto& [name, buffer] : module.state_->buffers) result.push_back({prefix + name, here(buffer)});
   });
   return result;
 }
@@ -116,6 +135,9 @@ void Module::check_name(const std::string& name) const {
 
 Parameter Module::register_parameter(const std::string& name, Parameter parameter) {
   check_name(name);
+  if (!parameter.defined())
+    throw_error<ConfigError>("[module] parameter '{}' of {} is undefined; make it before it is registered", name,
+                             state_->kind);
   if (parameter.name().empty()) parameter.state().name = name;
   state_->parameters.emplace_back(name, parameter);
   return parameter;
@@ -123,6 +145,9 @@ Parameter Module::register_parameter(const std::string& name, Parameter paramete
 
 Variable Module::register_buffer(const std::string& name, Variable buffer) {
   check_name(name);
+  if (!buffer.defined())
+    throw_error<ConfigError>("[module] buffer '{}' of {} is undefined; make it before it is registered", name,
+                             state_->kind);
   if (buffer.name().empty()) buffer.state().name = name;
   state_->buffers.push_back({name, buffer});
   return buffer;
@@ -138,11 +163,21 @@ void Module::add_child(const std::string& name, const Module& module) {
 
 void Module::set_details(std::string details) { state_->details = std::move(details); }
 
+void Module::show_equal_children_once() { state_->shows_equal_children_once = true; }
+
+std::string tree_text(const std::string& kind, const std::string& details, const TreeChildren& children) {
+  if (children.empty()) return kind + "(" + details + ")";
+  std::string text = kind + "(";
+  if (!details.empty()) text += "\n  " + details;
+  for (const auto& [name, tree] : children) text += "\n  (" + name + "): " + indented(tree);
+  return text + "\n)";
+}
+
 std::ostream& operator<<(std::ostream& out, const Module& module) {
   const Module::State& state = *module.state_;
-  out << state.kind << '(' << state.details;
-  for (const auto& [name, child] : state.children) out << "\n  (" << name << "): " << indented(to_string(child));
-  return out << (state.children.empty() ? ")" : "\n)");
+  TreeChildren children;
+  for (const auto& [name, child] : state.children) children.emplace_back(name, to_string(child));
+  return out << tree_text(state.kind, state.details, state.shows_equal_children_once ? folded(children) : children);
 }
 
 std::string to_string(const Module& module) {

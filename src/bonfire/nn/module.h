@@ -71,7 +71,8 @@ class Module {
     static_cast<Module&>(module).name_ = name;
     return module;
   }
-  void set_details(std::string details);  // what the tree prints behind the type: "1, 20, kernel_size=(5, 5)"
+  void set_details(std::string details);  // what the tree prints after the type: "1, 20, kernel_size=(5, 5)"
+  void show_equal_children_once();        // in the tree: "(0-3): 4 x Linear(…)"
 
  private:
   struct State;
@@ -83,6 +84,10 @@ class Module {
 };
 
 std::string to_string(const Module& module);
+
+// PyTorch's form: "kind(details)", or a line each for the details and for every child: "(name): its tree".
+using TreeChildren = std::vector<std::pair<std::string, std::string>>;  // names and trees
+std::string tree_text(const std::string& kind, const std::string& details, const TreeChildren& children);
 
 // Gives `Self`, which has a forward(...), the call operator. Ops inside are traced under the module's path, so that
 // graphs and errors say "layer2.0.conv1".

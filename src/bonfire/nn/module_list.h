@@ -11,7 +11,7 @@ namespace bonfire::nn {
 template <class M>
 class ModuleList : public Module {
  public:
-  ModuleList() : Module("ModuleList"), modules_(std::make_shared<std::vector<M>>()) {}
+  ModuleList() : Module("ModuleList"), modules_(std::make_shared<std::vector<M>>()) { show_equal_children_once(); }
 
   void push_back(M module) {  // all copies of this handle see it
     modules_->push_back(register_module(std::to_string(modules_->size()), std::move(module)));

@@ -26,7 +26,7 @@ class AvgPool2d : public Callable<AvgPool2d> {
 
 class AdaptiveAvgPool2d : public Callable<AdaptiveAvgPool2d> {
  public:
-  explicit AdaptiveAvgPool2d(const Shape& output_size);  // {OH, OW}
+  explicit AdaptiveAvgPool2d(const Shape& output_size);  // {OH, OW}; one number stands for both
   Tensor forward(const Tensor& x) const { return adaptive_avg_pool2d(x, output_size_); }
 
  private:

@@ -103,11 +103,8 @@ std::vector<Match> match(const StateDict& target, std::span<const TensorEntry> e
   return matches;
 }
 
-}  // namespace
-
-std::string to_string(const LoadReport& report) {
-  std::string text = fmt::format("{} loaded", report.loaded);
-  if (report.complete()) return text;
+std::string list_of_misfits(const LoadReport& report) {
+  std::string text;
   if (!report.missing.empty())
     text += fmt::format("\n  {} missing: {}", report.missing.size(), shortened(report.missing));
   if (!report.unexpected.empty())
@@ -117,6 +114,12 @@ std::string to_string(const LoadReport& report) {
   return text;
 }
 
+}  // namespace
+
+std::string to_string(const LoadReport& report) {
+  return fmt::format("{} loaded", report.loaded) + list_of_misfits(report);
+}
+
 std::ostream& operator<<(std::ostream& out, const LoadReport& report) { return out << to_string(report); }
 
 LoadReport load_state_dict(const StateDict& target, std::span<const TensorEntry> entries, const std::string& source,
@@ -124,10 +127,10 @@ LoadReport load_state_dict(const StateDict& target, std::span<const TensorEntry>
   LoadReport report;
   std::vector<Match> matches = match(target, entries, report);
   if (options.strict && !report.complete()) {
-    report.loaded = 0;
     throw_error<DataError>(
-        "[load_state_dict] '{}' does not fit the model: {}\nLoad with strict = false to take over what fits.", source,
-        to_string(report));
+        "[load_state_dict] '{}' does not fit the model: {} of its {} tensors fit the model's {}, nothing is loaded{}\n"
+        "Load with strict = false to take over what fits.",
+        source, report.loaded, entries.size(), target.size(), list_of_misfits(report));
   }
   for (const Match& one : matches) load_entry(*one.entry, one.variable);
   return report;

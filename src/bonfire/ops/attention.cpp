@@ -83,6 +83,7 @@ const Op& attention_op = register_op({.name = "attention",
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options) {
+  require_defined("scaled_dot_product_attention", {{"q", q}, {"k", k}, {"v", v}});
   double scale = options.scale;
   if (scale == 0 && q.rank() > 0 && q.size(-1) > 0) scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));
   if (!(options.dropout >= 0 && options.dropout <= 1))

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
@@ -187,6 +188,10 @@ void update_running(const Variable& running_mean, const Variable& running_varian
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Variable& running_mean,
                   const Variable& running_variance, const BatchNormOptions& options) {
+  require_defined("batch_norm", {{"x", x}});
+  if (running_mean.defined() != running_variance.defined())
+    throw_error<GraphError>("[batch_norm] only one of the two running statistics is there{}; give both or neither",
+                            in_current_module());
   if (x.rank() < 2)
     throw_error<ShapeError>("[batch_norm] input is {}, expected [N, C], [N, C, L] or [N, C, H, W]",
                             to_string(x.shape()));
@@ -195,15 +200,18 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   Tensor shift = bias.defined() ? bias : zeros({x.size(1)}, dtype, x.device());
   Attributes attributes{{"eps", options.eps}, {"training", options.training}};
   if (!options.training) {
-    if (!running_mean.defined() || !running_variance.defined())
-      throw_error<GraphError>("[batch_norm] there are no running statistics to use outside of training");
+    if (!running_mean.defined())
+      throw_error<GraphError>("[batch_norm] there are no running statistics to use outside of training{}",
+                              in_current_module());
     return trace_op(normalize_op, {x, cast(running_mean, dtype), cast(running_variance, dtype), scale, shift},
                     attributes);
   }
   int64_t count = x.size(1) == 0 ? 0 : x.shape().count() / x.size(1);
-  if (count == 1)
-    throw_error<ShapeError>("[batch_norm] training needs more than one value per channel, input is {}",
-                            to_string(x.shape()));
+  if (count == 1 && !options.over_ranks)
+    throw_error<ShapeError>(
+        "[batch_norm] training needs more than one value per channel, input is {}; use a larger batch (drop_last=true "
+        "leaves a small last one out), or strategy.sync_batch_norm where there are several ranks",
+        to_string(x.shape()));
   Tensors statistics = trace_op_all(statistics_op, {x});
   if (running_mean.defined()) {
     NoGrad no_grad;  // running statistics follow the values, not the history

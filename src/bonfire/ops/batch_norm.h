@@ -37,10 +37,14 @@ struct BatchNormOptions {
   bool training = true;
   double momentum = 0.1;  // share of the new statistic in the running one
   double eps = 1e-5;
+  // The statistics will be those of all ranks (strategy.sync_batch_norm): in training, one value per channel may be
+  // enough here.
+  bool over_ranks = false;
 };
 
 // In training mode x is normalised by its own statistics and the running ones are updated; otherwise the running ones
-// are used. weight and bias [C] may be undefined (1 and 0); so may both running variables in training mode.
+// are used. weight and bias [C] may be undefined (1 and 0); so may both running variables in training mode. ShapeError
+// where training has one value per channel, whose variance says nothing.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Variable& running_mean,
                   const Variable& running_variance, const BatchNormOptions& options = {});
 

@@ -1,6 +1,7 @@
 #include "bonfire/ops/checks.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/ops/elementwise_functions.h"
 
 namespace bonfire {
@@ -51,6 +52,21 @@ void require_activation(const InferContext& context) {
         "[{}] cannot apply elementwise function {} to its result; use relu, gelu, gelu_tanh, tanh, "
         "sigmoid, silu or -1 for none",
         context.op.name, activation);
+}
+
+namespace {
+void require_one(std::string_view call, const std::string& role, const Tensor& tensor) {
+  if (!tensor.defined())
+    throw_error<GraphError>("[{}] {} is an undefined tensor{}; give it a value first", call, role, in_current_module());
+}
+}  // namespace
+
+void require_defined(std::string_view call, std::initializer_list<Argument> arguments) {
+  for (const auto& [role, tensor] : arguments) require_one(call, role, tensor);
+}
+
+void require_defined(std::string_view call, const char* role, std::span<const Tensor> list) {
+  for (size_t i = 0; i < list.size(); ++i) require_one(call, fmt::format("{} {}", role, i), list[i]);
 }
 
 Shape window_pair(const char* op, const char* what, const Shape& given, int64_t least) {

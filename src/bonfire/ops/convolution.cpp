@@ -166,6 +166,7 @@ Tensor weight_gradient(const Tensor& dy, const Tensor& x, const Shape& weight, c
 }  // namespace
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  require_defined("conv2d", {{"x", x}, {"weight", weight}});
   if (options.groups < 1) throw_error<ShapeError>("[conv2d] groups is {}, expected at least 1", options.groups);
   Shape stride = window_pair("conv2d", "stride", options.stride, 1),
         padding = window_pair("conv2d", "padding", options.padding, 0);

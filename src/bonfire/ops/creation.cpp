@@ -3,6 +3,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/node.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/shape_ops.h"
 
 namespace bonfire {
@@ -42,8 +43,14 @@ Tensor constant(int64_t value, const TensorSpec& spec) {
 }
 Tensor zeros(const Shape& shape, DType dtype, Device device) { return constant(0, {shape, dtype, device}); }
 Tensor ones(const Shape& shape, DType dtype, Device device) { return constant(1, {shape, dtype, device}); }
-Tensor zeros_like(const Tensor& x) { return constant(0, x.spec()); }
-Tensor ones_like(const Tensor& x) { return constant(1, x.spec()); }
+Tensor zeros_like(const Tensor& x) {
+  require_defined("zeros_like", {{"x", x}});
+  return constant(0, x.spec());
+}
+Tensor ones_like(const Tensor& x) {
+  require_defined("ones_like", {{"x", x}});
+  return constant(1, x.spec());
+}
 
 Tensor full(const Shape& shape, const Scalar& value, DType dtype, Device device) {
   return broadcast_to(value.tensor(dtype, device), shape);

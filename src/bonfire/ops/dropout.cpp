@@ -29,6 +29,7 @@ Tensors dropout_rule(const GradientContext& c) {
 
 Tensor dropout(const Tensor& x, double p, bool training) {
   if (!(p >= 0 && p <= 1)) throw_error<ConfigError>("[dropout] p is {}, expected a probability in [0, 1]", p);
+  require_defined("dropout", {{"x", x}});
   if (!training || p == 0) return x;
   Trace& trace = Trace::current();
   return trace_op(dropout_op, {x, Tensor(trace.random_key(x.device()))},

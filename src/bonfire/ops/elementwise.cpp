@@ -3,6 +3,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
 #include "bonfire/graph/trace.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise_functions.h"
 #include "bonfire/ops/reduce.h"
@@ -240,6 +241,7 @@ Tensor binary(const Op& op, const Operand& a, const Operand& b) { return trace_o
 Tensor Operand::beside(const Operand& other) const {
   if (!is_number()) return tensor_;
   if (other.is_number()) throw_error<GraphError>("[elementwise] both operands are plain numbers; one must be a tensor");
+  if (!other.tensor_.defined()) return scalar_->tensor(DType::f32, {});  // the op says what is wrong with the other
   DType dtype = other.tensor_.dtype();
   if (!is_floating(dtype)) {
     dtype = kind_ == Kind::integral ? DType::i64 : DType::f32;
@@ -294,6 +296,7 @@ Tensor clamp(const Tensor& x, const Operand& low, const Operand& high) {
   return trace_op(clamp_op, {x, low.beside(x), high.beside(x)});
 }
 Tensor cast(const Tensor& x, DType dtype) {
+  require_defined("cast", {{"x", x}});
   return x.dtype() == dtype ? x : trace_op(cast_op, {x}, {{"dtype", dtype}});
 }
 Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }

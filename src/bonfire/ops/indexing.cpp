@@ -3,6 +3,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/node.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/ops/checks.h"
 
 namespace bonfire {
 
@@ -142,15 +143,18 @@ const Op& one_hot_op = make_op("one_hot", infer_one_hot, nullptr);
 }  // namespace
 
 Tensor gather(const Tensor& x, int64_t axis, const Tensor& index) {
+  require_defined("gather", {{"x", x}});
   return trace_op(gather_op, {x, index}, {{"axis", normalize_axis("gather", axis, x.rank())}});
 }
 
 Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Shape& shape) {
+  require_defined("scatter_add", {{"x", x}});
   return trace_op(scatter_add_op, {x, index},
                   {{"axis", normalize_axis("scatter_add", axis, x.rank())}, {"shape", shape}});
 }
 
 Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index) {
+  require_defined("index_select", {{"x", x}});
   return trace_op(index_select_op, {x, index}, {{"axis", normalize_axis("index_select", axis, x.rank())}});
 }
 

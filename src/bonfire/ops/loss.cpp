@@ -112,6 +112,7 @@ const Op& full_precision_op = register_op({.name = "full_precision",
 
 // Losses never broadcast: [N] against [N, 1] would silently compare every pair.
 Tensor difference(const char* loss, const Tensor& input, const Tensor& target) {
+  require_defined(loss, {{"input", input}, {"target", target}});
   if (!(input.shape() == target.shape()))
     throw_error<ShapeError>("[{}] input has shape {}, target {}; they must be equal", loss, to_string(input.shape()),
                             to_string(target.shape()));
@@ -152,6 +153,7 @@ Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, SmoothL1Options
 }
 
 Tensor top_k_correct(const Tensor& logits, const Tensor& target, int64_t k) {
+  require_defined("top_k_correct", {{"logits", logits}, {"target", target}});
   if (logits.rank() != 2 || target.rank() != 1 || logits.size(0) != target.size(0) || target.dtype() != DType::i64)
     throw_error<ShapeError>("[top_k_correct] logits must be [N, C] and target i64 [N], found {} and {}",
                             to_string(logits.spec()), to_string(target.spec()));

@@ -4,6 +4,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/dropout.h"
@@ -82,9 +83,14 @@ const Op& lstm_layer_op =
     register_op({.name = "lstm_layer", .infer = infer_lstm_layer, .gradient = lstm_layer_rule, .amp = AmpRule::low});
 
 void check_layer(const Tensor& x, const LstmWeights& weights, size_t layer) {
+  require_defined("lstm", {{"w_ih", weights.w_ih}, {"w_hh", weights.w_hh}});
+  if (weights.b_ih.defined() != weights.b_hh.defined())
+    throw_error<GraphError>("[lstm] layer {} has {} but not {}{}; give both biases or neither", layer,
+                            weights.b_ih.defined() ? "b_ih" : "b_hh", weights.b_ih.defined() ? "b_hh" : "b_ih",
+                            in_current_module());
   const Shape &ih = weights.w_ih.shape(), &hh = weights.w_hh.shape();
   bool fits = x.rank() == 3 && ih.rank() == 2 && hh.rank() == 2 && ih[0] == 4 * hh[1] && hh[0] == 4 * hh[1] &&
-              ih[1] == x.size(2) && weights.b_ih.defined() == weights.b_hh.defined();
+              ih[1] == x.size(2);
   if (!fits)
     throw_error<ShapeError>("[lstm] layer {}: x {}, w_ih {}, w_hh {} do not fit; expected [T, N, I], [4H, I], [4H, H]",
                             layer, to_string(x.shape()), to_string(ih), to_string(hh));
@@ -104,6 +110,7 @@ Tensor initial_state(const Tensor& given, size_t layers, const TensorSpec& one_l
 LstmResult lstm(const Tensor& x, std::span<const LstmWeights> layers, const Tensor& h0, const Tensor& c0,
                 LstmOptions options) {
   if (layers.empty()) throw_error<ShapeError>("[lstm] there are no layers");
+  require_defined("lstm", {{"x", x}});
   Tensor y = options.batch_first ? transpose(x, 0, 1) : x;  // [T, N, I]
   Tensor h_start, c_start;                                  // [layers, N, H]
   std::vector<Tensor> h_end, c_end;

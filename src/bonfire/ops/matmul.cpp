@@ -87,6 +87,7 @@ Shape with_last(Shape shape, int64_t extent) {
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  require_defined("matmul", {{"a", a}, {"b", b}});
   if (a.rank() == 0 || b.rank() == 0 || (a.rank() == 1 && options.transpose_a) ||
       (b.rank() == 1 && options.transpose_b))
     throw_error<ShapeError>("[matmul] operands need an axis, and two to be transposed; a is {}{}, b is {}{}",
@@ -107,6 +108,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  require_defined("linear", {{"x", x}, {"weight", weight}});
   if (weight.rank() != 2 || x.rank() == 0 || x.size(-1) != weight.size(1))
     throw_error<ShapeError>("[linear] input has {} features, weight expects {} (weight {}, input {})",
                             x.rank() == 0 ? 0 : x.size(-1), weight.rank() != 2 ? 0 : weight.size(1),

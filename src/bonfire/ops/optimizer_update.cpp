@@ -17,7 +17,12 @@ OutputSpecs infer_optimizer_update(const InferContext& context) {
   BONFIRE_CHECK(context.inputs.size() == kNumbers + 1 + (2 + states) * n, "optimizer_update has {} inputs",
                 context.inputs.size());
   for (size_t i = 0; i < kNumbers; ++i) require_dtype(context, i, "a number", DType::f64);
-  require_dtype(context, kNumbers, "step", DType::i64);
+  require_dtype(context, kNumbers, "counts", DType::i64);
+  require_rank(context, kNumbers, "counts", 1);
+  const std::span<const int64_t> places = context.attributes.list("places");
+  BONFIRE_CHECK(places.size() == n, "optimizer_update has {} places for {} parameters", places.size(), n);
+  for (int64_t place : places)
+    BONFIRE_CHECK(place >= 0 && place < context.input(kNumbers).shape[0], "optimizer_update has a place {}", place);
   const size_t first = kNumbers + 1;
   OutputSpecs outputs = {context.input(kNumbers)};
   for (size_t i = 0; i < (2 + states) * n; ++i) {
@@ -50,18 +55,20 @@ const Op& clip_gradients_op = register_op({.name = "clip_gradients", .infer = in
 
 }  // namespace
 
-Tensors optimizer_update(const OptimizerUpdate& update, const Tensor& step, std::span<const Tensor> parameters,
+Tensors optimizer_update(const OptimizerUpdate& update, const UpdateCounts& counts, std::span<const Tensor> parameters,
                          std::span<const Tensor> gradients, std::span<const Tensor> states) {
   std::vector<Tensor> inputs;
   inputs.reserve(kNumbers + 1 + parameters.size() + gradients.size() + states.size());
   for (const Scalar& number : {update.lr, update.weight_decay, update.first, update.second, update.eps})
-    inputs.push_back(number.tensor(DType::f64, step.device()));
-  inputs.push_back(step);
+    inputs.push_back(number.tensor(DType::f64, counts.counts.device()));
+  inputs.push_back(counts.counts);
   for (std::span<const Tensor> list : {parameters, gradients, states})
     inputs.insert(inputs.end(), list.begin(), list.end());
-  return trace_op_all(
-      optimizer_update_op, inputs,
-      {{"rule", static_cast<int>(update.rule)}, {"nesterov", update.nesterov}, {"parameters", parameters.size()}});
+  return trace_op_all(optimizer_update_op, inputs,
+                      {{"rule", static_cast<int>(update.rule)},
+                       {"nesterov", update.nesterov},
+                       {"parameters", parameters.size()},
+                       {"places", counts.places}});
 }
 
 Tensors clip_gradients(std::span<const Tensor> gradients, const Scalar& max_norm) {

@@ -3,11 +3,12 @@
 // of them in one sweep. Users call optim/.
 //
 // Ops (AmpRule::follow; no gradient). S is f64 for f64 parameters, otherwise f32; n parameters, k = state_count(rule).
-//   optimizer_update(lr, weight_decay, first, second, eps (f64, rank 0), step i64 rank 0, n parameters, n gradients
-//   like
-//     them, n states 0 of type S, … n states k − 1) → step + 1, n parameters, n states 0, … n states k − 1
-//     attributes: rule (an OptimizerRule), nesterov (0 or 1; of momentum), parameters (n)
-//     The formulas are in ops/optimizer_functions.h; `step` counts the updates done before this one.
+//   optimizer_update(lr, weight_decay, first, second, eps (f64, rank 0), counts i64 [N ≥ n], n parameters, n gradients
+//   like them, n states 0 of type S, … n states k − 1) → counts, n parameters, n states 0, … n states k − 1
+//     attributes: rule (an OptimizerRule), nesterov (0 or 1; of momentum), parameters (n), places (n different ones in
+//     the counts)
+//     The formulas are in ops/optimizer_functions.h. Each parameter has a count of the updates done before this one, at
+//     its place; these are one higher in the result.
 //   clip_gradients(max_norm (f64, rank 0), gradients) → norm f32 rank 0 (f64 when all are), gradients
 //     norm = √(Σ over all of g²); every gradient is multiplied by min(1, max_norm / (norm + 1e-6)).
 
@@ -25,8 +26,14 @@ struct OptimizerUpdate {
   Scalar lr, weight_decay, first, second, eps;
 };
 
+// The counts of updates of many parameters, and where among them are those that are updated now.
+struct UpdateCounts {
+  Tensor counts;
+  std::span<const int64_t> places;
+};
+
 // The outputs of the op.
-Tensors optimizer_update(const OptimizerUpdate& update, const Tensor& step, std::span<const Tensor> parameters,
+Tensors optimizer_update(const OptimizerUpdate& update, const UpdateCounts& counts, std::span<const Tensor> parameters,
                          std::span<const Tensor> gradients, std::span<const Tensor> states);
 
 // The norm, then the clipped gradients. All must be on one device; there is at least one.

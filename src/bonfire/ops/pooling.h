@@ -19,7 +19,7 @@ namespace bonfire {
 struct MaxPool2dOptions {
   Shape kernel;       // {h, w}; one number stands for both, here and below
   Shape stride = {};  // empty: as the kernel
-  Shape padding = {0, 0};
+  Shape padding = {0};
   bool ceil_mode = false;  // a last window that reaches past the edge counts too
 };
 Tensor max_pool2d(const Tensor& x, const MaxPool2dOptions& options);
@@ -27,7 +27,7 @@ Tensor max_pool2d(const Tensor& x, const MaxPool2dOptions& options);
 struct AvgPool2dOptions {
   Shape kernel;
   Shape stride = {};
-  Shape padding = {0, 0};
+  Shape padding = {0};
   bool ceil_mode = false;
   bool count_include_pad = true;  // padding counts in the divisor, as zeros
 };

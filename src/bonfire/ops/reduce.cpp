@@ -144,6 +144,7 @@ const Op& argmin_op = register_op({.name = "argmin", .infer = infer_arg_extremum
 const Op& top_k_op = register_op({.name = "top_k", .infer = infer_top_k, .gradient = top_k_gradient});
 
 Tensor reduce(const Op& op, const Tensor& x, const Shape& axes, ReduceOptions options) {
+  require_defined(op.name, {{"x", x}});
   return trace_op(op, {x}, {{"axes", reduced_axes(op.name.c_str(), x, axes)}, {"keepdim", options.keepdim}});
 }
 
@@ -157,11 +158,13 @@ Tensor argmax(const Tensor& x, int64_t axis, ReduceOptions options) { return red
 Tensor argmin(const Tensor& x, int64_t axis, ReduceOptions options) { return reduce(argmin_op, x, {axis}, options); }
 
 TopK top_k(const Tensor& x, int64_t k, int64_t axis) {
+  require_defined("top_k", {{"x", x}});
   Tensors outputs = trace_op_all(top_k_op, {x}, {{"k", k}, {"axis", normalize_axis("top_k", axis, x.rank())}});
   return {outputs[0], outputs[1]};
 }
 
 Tensor sum_to(const Tensor& x, const TensorSpec& target) {
+  require_defined("sum_to", {{"x", x}});
   int added = x.rank() - target.shape.rank();  // leading axes that broadcasting put in front
   Shape axes;
   for (int i = 0; i < x.rank(); ++i)

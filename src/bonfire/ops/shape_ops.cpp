@@ -4,6 +4,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
@@ -171,6 +172,7 @@ int64_t clamp_bound(int64_t bound, int64_t extent) {
 }  // namespace
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
+  require_defined("reshape", {{"x", x}});
   Shape resolved = shape;
   int unknown = -1;
   int64_t known = 1;
@@ -194,6 +196,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 }
 
 Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
+  require_defined("flatten", {{"x", x}});
   if (x.rank() == 0) return reshape(x, {1});
   int begin = normalize_axis("flatten", first, x.rank()), end = normalize_axis("flatten", last, x.rank());
   if (begin > end)
@@ -211,6 +214,7 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
 }
 
 Tensor squeeze(const Tensor& x, int64_t axis) {
+  require_defined("squeeze", {{"x", x}});
   int dropped = normalize_axis("squeeze", axis, x.rank());
   if (x.size(dropped) != 1)
     throw_error<ShapeError>("[squeeze] axis {} of {} has extent {}, only an extent of 1 can be dropped", dropped,
@@ -222,6 +226,7 @@ Tensor squeeze(const Tensor& x, int64_t axis) {
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t axis) {
+  require_defined("unsqueeze", {{"x", x}});
   int added = normalize_axis("unsqueeze", axis, x.rank() + 1);
   Shape shape;
   for (int i = 0; i <= x.rank(); ++i) shape.push_back(i == added ? 1 : x.size(i < added ? i : i - 1));
@@ -229,6 +234,7 @@ Tensor unsqueeze(const Tensor& x, int64_t axis) {
 }
 
 Tensor permute(const Tensor& x, const Shape& axes) {
+  require_defined("permute", {{"x", x}});
   Shape normal = axes, shape = x.shape();
   bool seen[Shape::kMaxRank] = {};
   bool fits = axes.rank() == x.rank();
@@ -252,6 +258,7 @@ Tensor permute(const Tensor& x, const Shape& axes) {
 }
 
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
+  require_defined("transpose", {{"x", x}});
   Shape axes;
   for (int i = 0; i < x.rank(); ++i) axes.push_back(i);
   std::swap(axes[normalize_axis("transpose", a, x.rank())], axes[normalize_axis("transpose", b, x.rank())]);
@@ -259,11 +266,13 @@ Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
 }
 
 Tensor broadcast_to(const Tensor& x, const Shape& shape) {
+  require_defined("broadcast_to", {{"x", x}});
   return x.shape() == shape ? x : trace_op(broadcast_to_op, {x}, {{"shape", shape}});
 }
 
 Tensor concat(std::span<const Tensor> parts, int64_t axis) {
   if (parts.empty()) throw_error<ShapeError>("[concat] there are no parts; expected at least one tensor");
+  require_defined("concat", "part", parts);
   DType dtype = parts[0].dtype();
   for (const Tensor& part : parts) dtype = promote(dtype, part.dtype());
   std::vector<Tensor> promoted;
@@ -277,6 +286,7 @@ Tensor concat(std::initializer_list<Tensor> parts, int64_t axis) {
 }
 
 Tensor stack(std::span<const Tensor> parts, int64_t axis) {
+  require_defined("stack", "part", parts);
   std::vector<Tensor> raised;
   raised.reserve(parts.size());
   for (const Tensor& part : parts) raised.push_back(unsqueeze(part, axis));
@@ -287,6 +297,7 @@ Tensor stack(std::initializer_list<Tensor> parts, int64_t axis) {
 }
 
 std::vector<Tensor> split(const Tensor& x, std::span<const int64_t> sizes, int64_t axis) {
+  require_defined("split", {{"x", x}});
   int normal = normalize_axis("split", axis, x.rank());
   int64_t total = 0;
   bool fits = true;
@@ -305,6 +316,7 @@ std::vector<Tensor> split(const Tensor& x, std::initializer_list<int64_t> sizes,
   return split(x, std::span<const int64_t>(sizes.begin(), sizes.size()), axis);
 }
 std::vector<Tensor> split(const Tensor& x, int64_t chunk, int64_t axis) {
+  require_defined("split", {{"x", x}});
   int normal = normalize_axis("split", axis, x.rank());
   if (chunk < 1) throw_error<ShapeError>("[split] the chunk size is {}, expected at least 1", chunk);
   std::vector<int64_t> sizes;
@@ -314,6 +326,7 @@ std::vector<Tensor> split(const Tensor& x, int64_t chunk, int64_t axis) {
 }
 
 Tensor slice(const Tensor& x, int64_t axis, int64_t begin, int64_t end, int64_t step) {
+  require_defined("slice", {{"x", x}});
   int normal = normalize_axis("slice", axis, x.rank());
   if (step < 1)
     throw_error<ShapeError>("[slice] the step is {}, expected at least 1 (axis {} of {})", step, normal,
@@ -331,6 +344,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t begin, int64_t end, int64_t 
 }
 
 Tensor pad(const Tensor& x, std::span<const Padding> paddings, int64_t value) {
+  require_defined("pad", {{"x", x}});
   Shape before, after, steps;
   bool fits = paddings.size() == static_cast<size_t>(x.rank()), any = false;
   for (const Padding& padding : paddings) {
@@ -350,6 +364,7 @@ Tensor pad(const Tensor& x, std::initializer_list<Padding> paddings, int64_t val
 }
 
 Tensor copy_to(const Tensor& x, Device device) {
+  require_defined("copy_to", {{"x", x}});
   if (x.device() == device) return x;
   require_device(device);
   return trace_op(copy_to_device_op, {x},

@@ -37,6 +37,7 @@ const Op& log_softmax_op =
     register_op({.name = "log_softmax", .infer = infer_softmax, .gradient = log_softmax_rule, .amp = AmpRule::full});
 
 Tensor along_axis(const Op& op, const Tensor& x, int64_t axis) {
+  require_defined(op.name, {{"x", x}});
   return trace_op(op, {x}, {{"axis", normalize_axis(op.name, axis, x.rank())}});
 }
 

@@ -16,6 +16,7 @@ Tensor clip_grad_norm(std::span<const Variable> parameters, const Scalar& max_no
   std::vector<Tensor> gradients;
   std::set<const VariableState*> seen;  // tied parameters count once
   for (const Variable& parameter : parameters) {
+    if (!parameter.defined()) throw_error<ConfigError>("[clip_grad_norm] a parameter is undefined");
     Tensor gradient = parameter.grad();
     if (!gradient.defined() || !seen.insert(&parameter.state()).second) continue;
     if (!gradients.empty() && gradient.device() != gradients[0].device())

@@ -5,7 +5,10 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/joined.h"
+#include "bonfire/graph/step_state.h"
 #include "bonfire/graph/trace.h"
+#include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/optimizer_update.h"
 #include "bonfire/ops/shape_ops.h"
@@ -19,7 +22,7 @@ struct Bucket {
   size_t group;
   std::vector<Variable> parameters;
   std::vector<std::vector<Variable>> states;  // [kind of state][parameter]
-  Variable step;
+  Variable counts;                            // i64 [parameter]: updates of each
   OptimizerUpdate update;
 };
 
@@ -55,6 +58,7 @@ struct Optimizer::Impl {
   std::vector<Bucket> buckets;
   std::function<void(const Optimizer&)> after_update = {};
   std::function<Tensor(const Variable&)> condition = {};
+  StepState<uint64_t> hook_changes{0};
 
   void add_group(const ParameterGroup& group, size_t index, std::set<const VariableState*>& seen) {
     double decay = group.weight_decay.value_or(settings.weight_decay);
@@ -69,17 +73,16 @@ struct Optimizer::Impl {
       if (!parameter.defined()) throw_error<ConfigError>("[{}] a parameter is undefined", settings.name);
       if (!parameter.requires_grad() || !seen.insert(&parameter.state()).second) continue;
       auto [found, is_new] = own.try_emplace({parameter.device(), parameter.dtype()}, buckets.size());
-      if (is_new) buckets.push_back(make_bucket(index, parameter.device(), decay));
+      if (is_new) buckets.push_back(make_bucket(index, decay));
       buckets[found->second].parameters.push_back(parameter);
       parameters.push_back(parameter);
     }
   }
 
-  Bucket make_bucket(size_t group, Device device, double decay) const {
+  Bucket make_bucket(size_t group, double decay) const {
     Bucket bucket;
     bucket.group = group;
     bucket.states.resize(settings.state_names.size());
-    bucket.step = Variable({{}, DType::i64, device}, buckets.empty() ? "step" : fmt::format("step.{}", buckets.size()));
     bucket.update = {.rule = settings.rule,
                      .nesterov = settings.nesterov,
                      .lr = settings.lr * proportions[group],
@@ -95,6 +98,11 @@ struct Optimizer::Impl {
     std::vector<Variable> gradients;
     for (const Variable& parameter : parameters) gradients.push_back(parameter.grad_variable());
     lay_out(gradients);
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      const std::vector<Variable>& own = buckets[i].parameters;
+      buckets[i].counts = Variable({{static_cast<int64_t>(own.size())}, DType::i64, own[0].device()},
+                                   i == 0 ? "step" : fmt::format("step.{}", i));
+    }
     std::map<const VariableState*, std::string> names;
     for (size_t i = 0; i < parameters.size(); ++i)
       names[&parameters[i].state()] = parameters[i].name().empty() ? std::to_string(i) : parameters[i].name();
@@ -113,38 +121,38 @@ struct Optimizer::Impl {
     }
   }
 
-  // Any of the conditions; undefined, which means yes, where one of them is.
-  static Tensor any_of(const std::vector<Tensor>& conditions) {
-    Tensor any;
-    for (const Tensor& one : conditions) {
-      if (!one.defined()) return {};
-      any = any.defined() ? maximum(any, one) : one;
-    }
-    return reshape(any, {});
+  // The conditions of all parameters side by side, those in `places` as given; undefined where there are none.
+  static Tensor side_by_side(const std::vector<Tensor>& conditions, const std::vector<int64_t>& places,
+                             const Bucket& bucket) {
+    if (std::none_of(conditions.begin(), conditions.end(), [](const Tensor& one) { return one.defined(); })) return {};
+    std::vector<Tensor> all(bucket.parameters.size(), ones({1}, DType::boolean, bucket.counts.device()));
+    for (size_t i = 0; i < places.size(); ++i)
+      if (conditions[i].defined()) all[static_cast<size_t>(places[i])] = conditions[i];
+    return concat(all, 0);
   }
 
   void append(const Bucket& bucket) const {
-    std::vector<size_t> updated;
+    std::vector<int64_t> updated;
     std::vector<Tensor> parameters, gradients, states, conditions;
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       Tensor gradient = bucket.parameters[i].grad();
       if (!gradient.defined()) continue;
-      updated.push_back(i);
+      updated.push_back(static_cast<int64_t>(i));
       parameters.push_back(bucket.parameters[i].value());
       gradients.push_back(std::move(gradient));
       conditions.push_back(condition ? condition(bucket.parameters[i]) : Tensor());
     }
     if (updated.empty()) return;
-    std::vector<const Variable*> targets = {&bucket.step};
-    for (size_t i : updated) targets.push_back(&bucket.parameters[i]);
+    std::vector<const Variable*> targets = {&bucket.counts};
+    for (int64_t i : updated) targets.push_back(&bucket.parameters[static_cast<size_t>(i)]);
     for (const std::vector<Variable>& kind : bucket.states)
-      for (size_t i : updated) {
-        states.push_back(kind[i].value());
-        targets.push_back(&kind[i]);
+      for (int64_t i : updated) {
+        states.push_back(kind[static_cast<size_t>(i)].value());
+        targets.push_back(&kind[static_cast<size_t>(i)]);
       }
-    Tensors results = optimizer_update(bucket.update, bucket.step.value(), parameters, gradients, states);
+    Tensors results = optimizer_update(bucket.update, {bucket.counts.value(), updated}, parameters, gradients, states);
     for (size_t i = 0; i < targets.size(); ++i) {
-      Tensor counts = i == 0 ? any_of(conditions) : conditions[(i - 1) % updated.size()];
+      Tensor counts = i == 0 ? side_by_side(conditions, updated, bucket) : conditions[(i - 1) % updated.size()];
       if (counts.defined()) results[i] = where(counts, results[i], targets[i]->value());
       targets[i]->assign(results[i]);
     }
@@ -163,18 +171,26 @@ Optimizer::Optimizer(const ParameterGroups& parameters, const Settings& settings
 }
 
 void Optimizer::step() {
+  comm::tell_unless_joined();
   {
     NoGrad no_grad;
     PathScope path("optimizer");
+    impl_->hook_changes.get();  // another hook makes another step
     for (const Bucket& bucket : impl_->buckets) impl_->append(bucket);
     if (impl_->after_update) impl_->after_update(*this);
   }
   commit();
 }
 
-void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) { impl_->after_update = std::move(call); }
+void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) {
+  impl_->after_update = std::move(call);
+  impl_->hook_changes = impl_->hook_changes + 1;
+}
 
-void Optimizer::set_condition(std::function<Tensor(const Variable&)> call) { impl_->condition = std::move(call); }
+void Optimizer::set_condition(std::function<Tensor(const Variable&)> call) {
+  impl_->condition = std::move(call);
+  impl_->hook_changes = impl_->hook_changes + 1;
+}
 
 void Optimizer::clear_grad() const {
   for (const Variable& parameter : impl_->parameters) parameter.clear_grad();
@@ -194,7 +210,7 @@ const std::vector<Variable>& Optimizer::parameters() const { return impl_->param
 std::vector<std::pair<std::string, Variable>> Optimizer::state() const {
   std::vector<std::pair<std::string, Variable>> list;
   for (const Bucket& bucket : impl_->buckets) {
-    list.emplace_back(bucket.step.name(), bucket.step);
+    list.emplace_back(bucket.counts.name(), bucket.counts);
     for (const std::vector<Variable>& kind : bucket.states)
       for (const Variable& state : kind) list.emplace_back(state.name(), state);
   }

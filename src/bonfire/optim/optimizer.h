@@ -62,8 +62,9 @@ class Optimizer {
   void set_lr(double lr);  // groups with a rate of their own keep their proportion to it
 
   const std::vector<Variable>& parameters() const;  // those that are updated, in the order given
-  // State tensors and step counts, for checkpoints: "fc.weight.momentum_buffer", "step". Parameters without a name are
-  // called by their number.
+  // State tensors and counts of updates, for checkpoints: "fc.weight.momentum_buffer"; "step", i64 [parameter]: one
+  // that has no gradient in a step is not updated, and its count stays. Parameters without a name are called by their
+  // number. load_optimizer_state() in optim/optimizer_state.h reads them back.
   std::vector<std::pair<std::string, Variable>> state() const;
 
  protected:

@@ -12,8 +12,10 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/comm/local/local_group.h"
+#include "bonfire/comm/lost_peer.h"
 #include "bonfire/data/sampler.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/variable_copies.h"
 #include "bonfire/kernel/queue.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/indexing.h"
@@ -48,26 +50,10 @@ void check_devices(const std::vector<Device>& devices) {
 bool is_of_another_device(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const CommError&) {
-    return true;
-  } catch (const std::exception& outer) {
-    try {
-      std::rethrow_if_nested(outer);
-    } catch (const CommError&) {
-      return true;
-    } catch (...) {
-    }
-  }
-  return false;
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    return known.what();
+    return comm::is_lost_peer(known);
   } catch (...) {
-    return "something that is no std::exception was thrown";
+    return false;
   }
 }
 
@@ -134,7 +120,7 @@ std::vector<Tensor> launched(std::vector<Tensor> results) {
     if (!output.buffer)
       throw_error<GraphError>(
           "[data_parallel] the step returned a variable ({}); return what it computes, and read variables from "
-          "replicas()",
+          "copies()",
           to_string(result.spec()));
     Tensor plain = Tensor::from_buffer(output.buffer, output.spec);
     plain.value().node->outputs[0].ready = output.ready;
@@ -247,6 +233,7 @@ struct DeviceThreads::State {
   bool stop = false;
   std::vector<std::exception_ptr> errors;  // [device], of the task
   std::string failure;                     // of the first task that failed; empty: none
+  std::vector<VariableCopies> copies;      // [device]: of the model's variables; none on the first, which has those
   std::vector<Scalar> weights;             // [device]: of the losses of its samples; compiled steps know them
   std::optional<Pace> pace;                // with balance_by_speed()
 
@@ -261,11 +248,12 @@ struct DeviceThreads::State {
         own = task;
       }
       try {
+        const UseCopies scope(copies[place]);
         (*own)(place);
       } catch (...) {
         errors[place] = std::current_exception();
-        Trace::current().clear();                   // half a step
-        tell_step_failure(text_of(errors[place]));  // the others may be waiting for this device
+        Trace::current().clear();                           // half a step
+        tell_step_failure(comm::reason_of(errors[place]));  // the others may be waiting for this device
       }
       std::lock_guard lock(mutex);
       if (--working == 0) changed.notify_all();
@@ -297,6 +285,7 @@ DeviceThreads::DeviceThreads(const std::vector<Device>& devices) {
   check_devices(devices);
   state_ = std::make_unique<State>();
   state_->devices = devices;
+  state_->copies.resize(devices.size());
   const auto on_cpu =
       std::count_if(devices.begin(), devices.end(), [](Device device) { return device.type == DeviceType::cpu; });
   cpu::share_cpu_threads(std::max(1, static_cast<int>(on_cpu)));
@@ -317,28 +306,16 @@ DeviceThreads::~DeviceThreads() {
   for (std::thread& thread : state_->threads) thread.join();
 }
 
-void DeviceThreads::make_models(const std::function<nn::Module()>& make) const {
-  std::set<const VariableState*> seen;
-  const uint64_t first_draw = random_state().parameters;
-  for (Device device : state_->devices) {
-    random_state().parameters = first_draw;
-    nn::Module model = make();
-    std::vector<const VariableState*> own;
-    for (const auto& [name, variable] : model.state_dict()) {
-      if (seen.contains(&variable.state()))
-        throw_error<ConfigError>(
-            "[data_parallel] {} is in the models of two devices; make a new model at each call: "
-            "[] {{ return models::mnist_cnn(); }}",
-            name);
-      if (!(variable.device() == Device{}) && !(variable.device() == device))
-        throw_error<ConfigError>(
-            "[data_parallel] {} is on {} already, and this copy of the model is for {}; leave models where they are "
-            "made: DataParallel moves them",
-            name, to_string(variable.device()), to_string(device));
-      own.push_back(&variable.state());
-    }
-    seen.insert(own.begin(), own.end());
-    model.to(device);
+void DeviceThreads::copy_variables_of(const nn::Module& model) {
+  model.to(state_->devices[0]);
+  for (size_t i = 1; i < state_->devices.size(); ++i)
+    for (const auto& [name, variable] : model.state_dict()) state_->copies[i].add(variable, state_->devices[i]);
+}
+
+void DeviceThreads::for_each_copy(const std::function<void(size_t)>& body) const {
+  for (size_t i = 0; i < state_->devices.size(); ++i) {
+    const UseCopies scope(state_->copies[i]);
+    body(i);
   }
 }
 
@@ -350,12 +327,18 @@ void DeviceThreads::run(const std::function<void(size_t)>& body) {
   for (const std::exception_ptr& error : errors)
     if (error && (!first || (is_of_another_device(first) && !is_of_another_device(error)))) first = error;
   if (!first) return;
-  state_->failure = text_of(first);
+  state_->failure = comm::reason_of(first);
   std::rethrow_exception(first);
 }
 
 void DeviceThreads::balance_by_speed() {
   if (!state_->pace && state_->devices.size() > 1) state_->pace.emplace(state_->devices.size());
+}
+
+std::vector<Device> all_gpus_or_cpu() {
+  std::vector<Device> all = devices();
+  if (all.size() > 1) std::erase_if(all, [](Device device) { return device.type == DeviceType::cpu; });
+  return all;
 }
 
 std::vector<int64_t> DeviceThreads::shares(int64_t samples) const {

@@ -1,9 +1,9 @@
 #pragma once
-// DataParallel: one process trains on several devices. Each has a copy of the model and of the optimizer, and a thread;
-// a batch is dealt out to them, and their gradients become that of the mean over the whole batch.
+// DataParallel: one process trains on several devices. Each has a copy of the model's variables and an optimizer, and a
+// thread; a batch is dealt out to them, and their gradients become that of the mean over the whole batch.
 //
-//   DataParallel parallel([] { return models::mnist_cnn(); },
-//                         [](const auto& model) { return optim::SGD(model.parameters(), {.lr = 0.1}); },
+//   auto model = models::mnist_cnn();
+//   DataParallel parallel(model, [](const auto& model) { return optim::SGD(model.parameters(), {.lr = 0.1}); },
 //                         {parse_device("cpu:0"), parse_device("cpu:1")});
 //   Tensor loss = parallel.step([](const auto& model, auto& optimizer, const Tensor& image, const Tensor& label) {
 //     Tensor loss = cross_entropy(model(image), label);
@@ -12,18 +12,23 @@
 //     optimizer.clear_grad();
 //     return loss;
 //   }, image, label);                                     // mean over the whole batch
-//   parallel.module().save("mnist.safetensors");
+//   parallel.module().save("mnist.safetensors");          // the model that was wrapped
+//   std::cout << parallel;                                // PyTorch's tree: DataParallel( (module): …
 //
-// The body runs on all devices at once, so it must change nothing outside. Of n devices the i-th gets the samples i,
-// i + n, … of the batch; after balance_by_speed() a block of it, the larger the faster the device is. One that gets no
-// sample computes with a stand-in that counts for nothing. What the body returns is put together on the first device: a
-// number is the mean over all samples, a whole number the sum, and anything else has a row for each sample, in the
-// order of the batch. A step that fails on one device fails on all, and so do later ones. Only one thread calls at a
-// time. docs/data-parallel.md
+// DataParallel parallel(model) is on all GPUs, or the CPU where there is none, and for outputs only: it has no
+// optimizer.
+//
+// The body runs on all devices at once, so it must change nothing outside; where it is, the batch tells and not a
+// parameter. Of n devices the i-th gets the samples i, i + n, … of the batch; after balance_by_speed() a block of it,
+// the larger the faster the device is. One that gets no sample computes with a stand-in that counts for nothing. What
+// the body returns is put together on the first device: a number is the mean over all samples, a whole number the sum,
+// and anything else has a row for each sample, in the order of the batch. A step that fails on one device fails on all,
+// and so do later ones. Only one thread calls at a time. docs/data-parallel.md
 
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -46,8 +51,11 @@ class DeviceThreads {
   explicit DeviceThreads(const std::vector<Device>& devices);
   ~DeviceThreads();
 
-  // Calls make() for each device, and puts the models, which share nothing, on them. All draw the same first values.
-  void make_models(const std::function<nn::Module()>& make) const;
+  // Moves the model to the first device, and makes copies of its variables on the others, of which each thread uses its
+  // own from then on. Only their values differ from the first one's, until they are given those.
+  void copy_variables_of(const nn::Module& model);
+  // Calls body(place of the device) in this thread for one after the other, with that device's copies.
+  void for_each_copy(const std::function<void(size_t)>& body) const;
   // Calls body(place of the device) on all threads, and waits. Throws what the thread at fault has thrown.
   void run(const std::function<void(size_t)>& body);
   // Deals the rows of the batch out, calls body(place, own rows) on all threads, and puts together what they return.
@@ -62,6 +70,8 @@ class DeviceThreads {
   std::unique_ptr<State> state_;
 };
 
+std::vector<Device> all_gpus_or_cpu();
+
 // A step's results as the type that its function returns.
 template <class Result>
 Result from_list(std::vector<Tensor> list) {
@@ -71,41 +81,44 @@ Result from_list(std::vector<Tensor> list) {
 
 }  // namespace detail
 
+struct NoOptimizer {};
+
 template <class Model, class Optimizer>
 class DataParallel {
  public:
-  struct Replica {
-    Model model;
-    Optimizer optimizer;
-  };
-
-  // make_model() gives a new model at each call, make_optimizer(model) the optimizer of one. Every device begins with
-  // the first one's values.
-  template <class MakeModel, class MakeOptimizer>
-  DataParallel(const MakeModel& make_model, const MakeOptimizer& make_optimizer, const std::vector<Device>& devices,
-               const DistributedStrategy& strategy = {})
-      : threads_(devices) {
-    std::vector<Model> models;
-    threads_.make_models([&]() -> nn::Module { return models.emplace_back(make_model()); });
-    for (const Model& model : models) replicas_.push_back({model, make_optimizer(model)});
-    threads_.run([&](size_t place) {
-      fleet::distributed_model(replicas_[place].model);
-      fleet::distributed_optimizer(replicas_[place].optimizer, strategy);
-    });
-  }
+  // make_optimizer(model) is called for each device, and makes the optimizer of its copy. Every device begins with the
+  // model's values. Parameters are frozen before.
+  template <class MakeOptimizer>
+  requires std::is_invocable_r_v<Optimizer, const MakeOptimizer&, const Model&> DataParallel(
+      const Model& model, const MakeOptimizer& make_optimizer,
+      const std::vector<Device>& devices = detail::all_gpus_or_cpu(), const DistributedStrategy& strategy = {})
+      : DataParallel(model, make_optimizer, devices, &strategy) {}
+  explicit DataParallel(const Model& model, const std::vector<Device>& devices = detail::all_gpus_or_cpu()) requires
+      std::is_same_v<Optimizer, NoOptimizer>
+      : DataParallel(
+            model, [](const Model&) { return NoOptimizer(); }, devices, nullptr) {}
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  // The plain model: the first device's. Its values are changed by load(), which gives them to all.
-  const Model& module() const { return replicas_.front().model; }
-  const std::vector<Replica>& replicas() const { return replicas_; }  // one a device
+  // The model that was wrapped, which is the first device's. Its values are changed by load(), which gives them to all.
+  const Model& module() const { return model_; }
+  std::vector<nn::StateDict> copies() const {  // [device]: its parameters and buffers
+    std::vector<nn::StateDict> all;
+    threads_.for_each_copy([&](size_t) { all.push_back(model_.state_dict()); });
+    return all;
+  }
+  const std::vector<Optimizer>& optimizers() const { return optimizers_; }  // [device]
+
+  friend std::ostream& operator<<(std::ostream& out, const DataParallel& parallel) {  // PyTorch's tree
+    return out << nn::tree_text("DataParallel", "", {{"module", to_string(parallel.model_)}});
+  }
 
   // body(model, optimizer, batch…) returns a Tensor, a vector of them, or nothing.
   template <class Body, class... Batch>
   requires(sizeof...(Batch) > 0) auto step(const Body& body, const Batch&... batch) {
     using Places = std::index_sequence_for<Batch...>;
     const Tensor list[] = {Tensor(batch)...};
-    auto part = [&](size_t place, std::span<const Tensor> own) { return as_list<Places>(body, replicas_[place], own); };
+    auto part = [&](size_t place, std::span<const Tensor> own) { return as_list<Places>(body, place, own); };
     return detail::from_list<Result<Body, Places>>(threads_.step(part, list));
   }
 
@@ -115,9 +128,9 @@ class DataParallel {
   auto compile(const Body& body) {
     return [this, body, steps = std::vector<CompiledStep>()](const auto&... batch) mutable {
       using Places = std::make_index_sequence<sizeof...(batch)>;
-      while (steps.size() < replicas_.size())
-        steps.emplace_back([body, &replica = replicas_[steps.size()]](std::span<const Tensor> own) {
-          return as_list<Places>(body, replica, own);
+      while (steps.size() < optimizers_.size())
+        steps.emplace_back([this, body, place = steps.size()](std::span<const Tensor> own) {
+          return as_list<Places>(body, place, own);
         });
       const Tensor list[] = {Tensor(batch)...};
       auto part = [&](size_t place, std::span<const Tensor> own) { return steps[place].run(own); };
@@ -140,47 +153,64 @@ class DataParallel {
   std::vector<int64_t> shares(int64_t samples) const { return threads_.shares(samples); }  // of such a batch, [device]
 
   // For all copies.
-  void train(bool training = true) {
-    for (Replica& replica : replicas_) replica.model.train(training);
-  }
+  void train(bool training = true) { model_.train(training); }
   void eval() { train(false); }
   void set_lr(double lr) {
-    for (Replica& replica : replicas_) replica.optimizer.set_lr(lr);
+    for (Optimizer& optimizer : optimizers_) optimizer.set_lr(lr);
   }
   nn::LoadReport load(const std::filesystem::path& file, nn::LoadOptions options = {}) {
     nn::LoadReport report;
-    for (Replica& replica : replicas_) report = replica.model.load(file, options);
+    threads_.for_each_copy([&](size_t) { report = model_.load(file, options); });
     return report;
   }
 
  private:
+  template <class MakeOptimizer>
+  DataParallel(const Model& model, const MakeOptimizer& make_optimizer, const std::vector<Device>& devices,
+               const DistributedStrategy* strategy)
+      : model_(model), threads_(devices) {
+    threads_.copy_variables_of(model_);
+    threads_.for_each_copy([&](size_t) { optimizers_.push_back(make_optimizer(std::as_const(model_))); });
+    threads_.run([&](size_t place) {
+      fleet::distributed_model(model_);
+      if constexpr (!std::is_same_v<Optimizer, NoOptimizer>)
+        fleet::distributed_optimizer(optimizers_[place], *strategy);
+    });
+  }
+
   template <class Body, size_t... I>
-  static auto call(const Body& body, Replica& replica, const Tensor* own, std::index_sequence<I...>) {
-    return body(std::as_const(replica.model), replica.optimizer, own[I]...);
+  static auto call(const Body& body, const Model& model, Optimizer& optimizer, const Tensor* own,
+                   std::index_sequence<I...>) {
+    return body(model, optimizer, own[I]...);
   }
   // What a body returns for a batch of so many tensors.
   template <class Body, class Places>
-  using Result = decltype(call(std::declval<const Body&>(), std::declval<Replica&>(), nullptr, Places()));
+  using Result = decltype(call(std::declval<const Body&>(), std::declval<const Model&>(), std::declval<Optimizer&>(),
+                               nullptr, Places()));
 
   template <class Places, class Body>
-  static std::vector<Tensor> as_list(const Body& body, Replica& replica, std::span<const Tensor> own) {
+  std::vector<Tensor> as_list(const Body& body, size_t place, std::span<const Tensor> own) {
     if constexpr (std::is_void_v<Result<Body, Places>>) {
-      call(body, replica, own.data(), Places());
+      call(body, model_, optimizers_[place], own.data(), Places());
       return {};
     } else if constexpr (std::is_same_v<Result<Body, Places>, Tensor>) {
-      return {call(body, replica, own.data(), Places())};
+      return {call(body, model_, optimizers_[place], own.data(), Places())};
     } else {
-      return call(body, replica, own.data(), Places());
+      return call(body, model_, optimizers_[place], own.data(), Places());
     }
   }
 
-  std::vector<Replica> replicas_;
-  detail::DeviceThreads threads_;  // ends before what it works on
+  Model model_;
+  std::vector<Optimizer> optimizers_;  // [device]
+  detail::DeviceThreads threads_;      // ends before what it works on
 };
 
-template <class MakeModel, class MakeOptimizer, class... More>
-DataParallel(const MakeModel&, const MakeOptimizer&, const std::vector<Device>&, const More&...)
-    -> DataParallel<std::invoke_result_t<MakeModel>,
-                    std::invoke_result_t<MakeOptimizer, const std::invoke_result_t<MakeModel>&>>;
+template <class Model, class MakeOptimizer>
+requires std::is_invocable_v<const MakeOptimizer&, const Model&> DataParallel(const Model&, const MakeOptimizer&,
+                                                                              const std::vector<Device>& = {},
+                                                                              const DistributedStrategy& = {})
+->DataParallel<Model, std::invoke_result_t<const MakeOptimizer&, const Model&>>;
+template <class Model>
+DataParallel(const Model&, const std::vector<Device>& = {}) -> DataParallel<Model, NoOptimizer>;
 
 }  // namespace bonfire

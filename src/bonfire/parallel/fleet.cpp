@@ -17,14 +17,18 @@
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "bonfire/comm/heartbeat.h"
 #include "bonfire/comm/hierarchical_group.h"
+#include "bonfire/comm/joined.h"
 #include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/shm_group.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/step_state.h"
+#include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "bonfire/runtime/timing_peers.h"
 #include "bonfire/runtime/tuning.h"
 
 namespace bonfire::fleet {
@@ -33,6 +37,42 @@ namespace {
 struct DistributedParameter {
   Variable variable;
   int64_t name;  // its place in Job::names
+};
+
+// What strategies have changed in the options of this thread's steps.
+class OptionChanges {
+ public:
+  // Only what the strategy chooses.
+  void make(passes::Options& options, const DistributedStrategy& strategy) {
+    set(options, &passes::Options::use_amp, strategy.use_amp);
+    set(options, &passes::Options::fuse_bn_act_ops, strategy.fuse_bn_act_ops);
+    set(options, &passes::Options::fuse_elewise_add_act_ops, strategy.fuse_elewise_add_act_ops);
+    set(options, &passes::Options::fast_math, strategy.fast_math);
+    set(options, &passes::Options::fuse_all_reduce_ops, strategy.fuse_all_reduce_ops);
+    set(options, &passes::Options::all_reduce_layers, strategy.fuse_parameter_groups_size);
+    set(options, &passes::Options::communicators, strategy.nccl_comm_num);
+    if (strategy.fuse_parameter_memory_size)
+      set(options, &passes::Options::all_reduce_bytes,
+          Choice(static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576)));
+  }
+
+  // But for what the program has changed since.
+  void undo(passes::Options& options) {
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) (*change)(options);
+    changes_.clear();
+  }
+
+ private:
+  template <class T>
+  void set(passes::Options& options, T passes::Options::*option, const Choice<T>& choice) {
+    if (!choice.chosen) return;
+    changes_.push_back([option, made = choice.value, before = options.*option](passes::Options& now) {
+      if (now.*option == made) now.*option = before;
+    });
+    options.*option = choice.value;
+  }
+
+  std::vector<std::function<void(passes::Options&)>> changes_;
 };
 
 // What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
@@ -48,8 +88,11 @@ struct Job {
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
+  StepState<uint64_t> traced_anew;  // rises with models and strategy: steps that were traced before are others
+  OptionChanges changes = {};
   int64_t fetch_frequency = 1, fetches_asked = 0;        // steps
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
+  std::shared_ptr<runtime::TimingPeers> timing = nullptr;
 
   Job() = default;
   Job(const Job&) = delete;
@@ -60,8 +103,8 @@ struct Job {
 };
 
 // How many WithoutReduction live in this thread.
-int& without_reduction() {
-  thread_local int count = 0;
+StepState<int>& without_reduction() {
+  thread_local StepState<int> count;
   return count;
 }
 
@@ -175,6 +218,7 @@ void reduce_gradients(std::span<const Variable> written) {
   NoGrad no_grad;
   std::set<const VariableState*> states;
   for (const Variable& parameter : written) states.insert(&parameter.state());
+  self.traced_anew.get();
   bool later = without_reduction() > 0 || (self.local && self.local->local());
   for (size_t i = 0; i < self.models.size(); ++i) {
     if (!self.models[i].note(states) || later) continue;
@@ -194,7 +238,9 @@ Tensor used_anywhere(const Variable& parameter) {
 // A step that fails here would leave the peers waiting for its gradients: all groups end, with the reason. The
 // program's first: who hears of it in a step may go on there.
 void watch_steps(const Job& self) {
-  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators](const std::string& why) {
+  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators,
+              timing = self.timing](const std::string& why) {
+    if (timing) timing->end(why);
     program->abort(why);
     for (const auto& group : steps) group->abort(why);
   };
@@ -263,26 +309,13 @@ void require_one_device(std::span<const Variable> variables) {
 
 // What is not built yet is refused, not ignored.
 void require_built(const DistributedStrategy& strategy) {
+  check_strategy(strategy);
   const DistributedStrategy usual;
   auto require = [](bool built, const char* option) {
     if (!built) throw_error<ConfigError>("[fleet] {} is not built yet: leave it at its default", option);
   };
   require(strategy.accumulate_steps == 1, "accumulate_steps");
-  require(!strategy.use_recompute, "use_recompute");
   require(strategy.num_threads == usual.num_threads && !strategy.cpu_threads, "num_threads or cpu_threads");
-  require(!strategy.use_amp || strategy.amp_dtype == "bf16", "amp_dtype other than bf16");
-  if (strategy.fuse_parameter_memory_size && *strategy.fuse_parameter_memory_size <= 0)
-    throw_error<ConfigError>(
-        "[fleet] fuse_parameter_memory_size is {} MB, expected more than 0; "
-        "fuse_all_reduce_ops = false merges nothing",
-        *strategy.fuse_parameter_memory_size);
-  const std::pair<const char*, int64_t> counts[] = {
-      {"fuse_parameter_groups_size", strategy.fuse_parameter_groups_size},
-      {"nccl_comm_num", strategy.nccl_comm_num},
-      {"fetch_frequency", strategy.fetch_frequency},
-      {"num_iteration_per_drop_scope", strategy.num_iteration_per_drop_scope}};
-  for (const auto& [option, count] : counts)
-    if (count < 1) throw_error<ConfigError>("[fleet] {} is {}, expected at least 1", option, count);
 }
 
 // A rank with more communicators than its peers would wait for them for ever.
@@ -316,19 +349,26 @@ void broadcast(comm::Group& group, const Variable& variable) {
 }  // namespace
 
 void init(int argc, char** argv, const Options& options) {
+  if (!options.is_collective)
+    throw_error<ConfigError>("[fleet] is_collective = false asks for parameter servers, which are not built yet");
   comm::Environment self = comm::read_environment({argv, argv + argc});
-  bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
-  if (!chosen && self.local_world > 1) cpu::set_cpu_threads(self.threads());
   comm::Rendezvous rendezvous = comm::meet(self);
-  if (rendezvous.store == nullptr) return join(nullptr);
+  bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
+  if (!chosen && rendezvous.environment.local_world > 1) cpu::set_cpu_threads(rendezvous.environment.threads());
+  if (rendezvous.store == nullptr) {
+    const std::string hint = hint_to_use_all(bonfire::default_device(), devices(), command_words());
+    if (self.starter == comm::Starter::nobody && !hint.empty()) std::fprintf(stderr, "[fleet] %s\n", hint.c_str());
+    return join(nullptr);
+  }
   static std::atomic<bool> joined_before{false};
   if (joined_before.exchange(true))
     throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // into a pipe: a rank that is killed has said what it has printed
   auto heartbeat = std::make_unique<comm::Heartbeat>(rendezvous);
   std::shared_ptr<comm::Group> group = make_group(rendezvous, options);
-  runtime::share_tuning(*group);
+  auto timing = runtime::share_timing(*group, rendezvous.store, timeout_of(options));
   join(std::move(group));
+  job()->timing = std::move(timing);
   heartbeat->show(job()->group->progress());
   job()->rendezvous = std::move(rendezvous);
   job()->timeout = timeout_of(options);
@@ -340,6 +380,7 @@ void init(const Options& options) { init(0, nullptr, options); }
 
 void join(std::shared_ptr<comm::Group> group) {
   leave();
+  comm::note_joined();
   auto made = std::make_unique<Job>();
   made->group = std::move(group);
   bool several = made->group != nullptr && made->group->size() > 1;
@@ -362,6 +403,7 @@ void leave() {
   random_state().rank = 0;
   random_state().world = 1;
   std::unique_ptr<Job> self = std::move(job());
+  self->changes.undo(passes::current_options());
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
   if (self->channel >= 0) comm::agree(comm::channel_at(self->channel).group(), {{{0, "end of the job"}}});
 }
@@ -401,8 +443,8 @@ void average(std::span<const Variable> more) {
 
 bool fetch_due() { return !job() || job()->fetches_asked++ % job()->fetch_frequency == 0; }
 
-WithoutReduction::WithoutReduction() { ++without_reduction(); }
-WithoutReduction::~WithoutReduction() { --without_reduction(); }
+WithoutReduction::WithoutReduction() { without_reduction() = without_reduction() + 1; }
+WithoutReduction::~WithoutReduction() { without_reduction() = without_reduction() - 1; }
 
 StandIns::StandIns(bool are) : before_(std::exchange(passes::current_options().stand_ins, are)) {}
 StandIns::~StandIns() { passes::current_options().stand_ins = before_; }
@@ -429,6 +471,7 @@ void distribute_model(const nn::Module& model) {
     self.parameters.emplace(&parameter.state(), DistributedParameter{parameter, names.back()});
   }
   if (parameters.empty()) return;
+  self.traced_anew = self.traced_anew + 1;
   self.models.emplace_back(parameters, std::move(names), add_name("uses of parameters"));
   lay_out_gradients_of(self, parameters);
 }
@@ -437,22 +480,16 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   Job& self = joined("distributed_optimizer");
   require_built(strategy);
   passes::Options& options = passes::current_options();
-  options.use_amp = strategy.use_amp;
-  options.fuse_bn_act_ops = strategy.fuse_bn_act_ops;
-  options.fuse_elewise_add_act_ops = strategy.fuse_elewise_add_act_ops;
-  options.fast_math = strategy.fast_math;
-  options.fuse_all_reduce_ops = strategy.fuse_all_reduce_ops;
-  options.all_reduce_bytes =
-      strategy.fuse_parameter_memory_size ? static_cast<int64_t>(*strategy.fuse_parameter_memory_size * 1048576) : 0;
-  options.all_reduce_layers = strategy.fuse_parameter_groups_size;
-  options.communicators = strategy.nccl_comm_num;
-  runtime::set_release_frequency(strategy.num_iteration_per_drop_scope);
-  self.fetch_frequency = strategy.fetch_frequency;
+  self.changes.make(options, strategy);
+  if (strategy.num_iteration_per_drop_scope.chosen)
+    runtime::set_release_frequency(strategy.num_iteration_per_drop_scope);
+  if (strategy.fetch_frequency.chosen) self.fetch_frequency = strategy.fetch_frequency;
   self.fetches_asked = 0;
   std::optional<LocalSgd> local;
   if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
-  self.local = local;
+  if (strategy.use_local_sgd.chosen) self.local = std::move(local);
+  self.traced_anew = self.traced_anew + 1;
   optim::Optimizer shared = optimizer;  // copies share everything
   shared.set_after_update(after_update);
   shared.set_condition(used_anywhere);
@@ -460,15 +497,18 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   nn::StateDict list;
   for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
   require_same(*self.group, "optimizer", list);
-  require_same_number(*self.group, "nccl_comm_num", strategy.nccl_comm_num);
-  widen_channel(self, strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group, strategy.nccl_comm_num);
+  require_same_number(*self.group, "nccl_comm_num", options.communicators);
+  std::shared_ptr<comm::Group> reducing = self.reducing;
+  if (strategy.use_hierarchical_allreduce.chosen)
+    reducing = strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group;
+  widen_channel(self, reducing, options.communicators);
   const std::vector<Variable>& parameters = optimizer.parameters();
   std::erase_if(self.optimizers, [&](const std::vector<Variable>& old) {  // of an optimizer that this one replaces
     return std::find_first_of(old.begin(), old.end(), parameters.begin(), parameters.end()) != old.end();
   });
   self.optimizers.push_back(parameters);
   lay_out_gradients(self, parameters);
-  options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
+  if (strategy.sync_batch_norm.chosen) options.sync_batch_norm = strategy.sync_batch_norm ? self.channel : -1;
   watch_steps(self);
 }
 

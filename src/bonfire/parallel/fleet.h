@@ -24,6 +24,7 @@
 namespace bonfire::fleet {
 
 struct Options {
+  bool is_collective = true;        // false: parameter servers, which are not built yet
   std::string backend = "auto";     // auto, shm (one host), gloo, mpi
   double collective_timeout = 300;  // seconds
 };
@@ -89,11 +90,12 @@ Model distributed_model(Model model) {
   return model;
 }
 
-// Puts the gradients where they are reduced without being copied, and sets how the step is compiled. ConfigError for
-// options that are not built yet.
+// Puts the gradients where they are reduced without being copied, and sets how the step is compiled: what the strategy
+// does not choose stays as it is, and leave() puts back what it has changed. ConfigError for options that are not built
+// yet.
 template <class Optimizer>
 Optimizer distributed_optimizer(Optimizer optimizer, const DistributedStrategy& strategy = {}) {
-  detail::distribute_optimizer(optimizer, strategy);
+  detail::distribute_optimizer(optimizer, with_environment(strategy));
   return optimizer;
 }
 

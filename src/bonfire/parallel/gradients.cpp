@@ -86,7 +86,7 @@ void ModelGradients::reduce(int channel) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     bool clear = parameters_[i].state().gradient_is_clear;
     adds |= !clear && only_others_[i];
-    only_others_[i] = only_others_[i] || clear;
+    if (clear) only_others_[i] = true;
     here.push_back(only_others_[i] ? 0.0F : 1.0F);
   }
   if (here != used_here_) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/graph/step_state.h"
 #include "bonfire/graph/tensor.h"
 #include "bonfire/graph/variable.h"
 
@@ -47,8 +48,8 @@ class ModelGradients {
   std::vector<int64_t> order_;  // of places
   bool has_order_ = false;
   Variable uses_;
-  std::vector<bool> only_others_;  // [parameters]: its gradient is that of other ranks, if they have one
-  std::vector<float> used_here_;   // [parameters]
+  std::vector<StepState<bool>> only_others_;  // [parameters]: its gradient is that of other ranks, if they have one
+  std::vector<float> used_here_;              // [parameters]
   Tensor used_here_tensor_;
 };
 

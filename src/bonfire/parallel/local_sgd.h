@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "bonfire/graph/step_state.h"
 #include "bonfire/parallel/strategy.h"
 
 namespace bonfire {
@@ -32,7 +33,7 @@ class LocalSgd {
   int64_t every_;
   std::optional<int64_t> warm_epochs_;  // empty: until the rate drops
   double highest_rate_;
-  bool local_;
+  StepState<bool> local_;
   int64_t own_steps_ = 0;  // since the last average
 };
 

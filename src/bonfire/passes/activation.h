@@ -6,9 +6,8 @@
 
 namespace bonfire::passes {
 
-inline bool is_activation(const GraphNode& node) {
-  if (node.is_input() || node.op->elementwise_function < 0 || node.inputs.size() != 1) return false;
-  switch (static_cast<ElementwiseFunction>(node.op->elementwise_function)) {
+inline bool is_activation(ElementwiseFunction function) {
+  switch (function) {
     case ElementwiseFunction::relu:
     case ElementwiseFunction::gelu:
     case ElementwiseFunction::gelu_tanh:
@@ -17,6 +16,11 @@ inline bool is_activation(const GraphNode& node) {
     case ElementwiseFunction::silu: return true;
     default: return false;
   }
+}
+
+inline bool is_activation(const GraphNode& node) {
+  if (node.is_input() || node.op->elementwise_function < 0 || node.inputs.size() != 1) return false;
+  return is_activation(static_cast<ElementwiseFunction>(node.op->elementwise_function));
 }
 
 inline bool is_addition(const GraphNode& node) {

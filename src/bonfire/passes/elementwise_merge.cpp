@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bonfire/ops/elementwise_program.h"
+#include "bonfire/passes/activation.h"
 
 namespace bonfire::passes {
 
@@ -38,6 +39,15 @@ bool can_merge(const GraphNode& producer, const GraphNode& consumer, const Uses&
   if (compute_type(producer) != compute_type(consumer)) return false;
   return merged_inputs(producer, consumer).size() <= kMostInputs &&
          instruction_count(producer) + instruction_count(consumer) <= kMostInstructions;
+}
+
+bool joins_add_and_activation(const GraphNode& producer, const GraphNode& consumer) {
+  const ElementwiseProgram first = program_of(producer), second = program_of(consumer);
+  if (first.instructions[static_cast<size_t>(first.results[0])].function != ElementwiseFunction::add) return false;
+  return std::ranges::any_of(second.instructions, [&](const ElementwiseInstruction& one) {
+    return is_activation(one.function) && one.operand[0] < second.inputs &&
+           consumer.inputs[static_cast<size_t>(one.operand[0])].node == &producer;
+  });
 }
 
 GraphNode* merge(Graph& graph, Uses& uses, GraphNode* producer, GraphNode* consumer) {

@@ -24,19 +24,19 @@ class FuseBiasAct final : public Pass {
  public:
   std::string_view name() const override { return "fuse_bias_act"; }
 
-  void run(Graph& graph, const Options&) const override {
+  void run(Graph& graph, const Options& options) const override {
     const Family families[] = {{find_op("conv2d"), find_op("conv2d_bias_act"), -3},
                                {find_op("matmul"), find_op("matmul_bias_act"), -1}};
     Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       for (const Family& family : families)
-        if (node->op == &family.plain) fuse(graph, uses, *node, family);
+        if (node->op == &family.plain) fuse(graph, uses, *node, family, options);
     }
   }
 
  private:
-  static void fuse(Graph& graph, Uses& uses, GraphNode& node, const Family& family) {
+  static void fuse(Graph& graph, Uses& uses, GraphNode& node, const Family& family, const Options& options) {
     GraphNode* last = &node;
     std::vector<GraphValue> inputs = node.inputs;
     bool has_bias = false;
@@ -50,7 +50,8 @@ class FuseBiasAct final : public Pass {
         last = user;
       }
     }
-    if (GraphNode* user = only_user(uses, {last, 0}); user != nullptr && is_activation(*user)) {
+    const bool may_activate = !has_bias || options.fuse_elewise_add_act_ops;
+    if (GraphNode* user = only_user(uses, {last, 0}); may_activate && user != nullptr && is_activation(*user)) {
       activation = user->op->elementwise_function;
       last = user;
     }

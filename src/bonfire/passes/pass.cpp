@@ -7,7 +7,6 @@
 #include "bonfire/passes/common_subexpressions.h"
 #include "bonfire/passes/dead_code.h"
 #include "bonfire/passes/fold_constants.h"
-#include "bonfire/passes/fuse_add_act.h"
 #include "bonfire/passes/fuse_bias_act.h"
 #include "bonfire/passes/fuse_bn_act.h"
 #include "bonfire/passes/fuse_cast_sum.h"
@@ -54,7 +53,6 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(fuse_bias_act());
     list.push_back(fuse_bn_act());
     list.push_back(dead_code());
-    list.push_back(fuse_add_act());
     list.push_back(fuse_elementwise());
     list.push_back(rebuild_cheap_values());
     list.push_back(dead_code());

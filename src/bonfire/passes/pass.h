@@ -19,8 +19,8 @@ struct Options {
   bool use_amp = false;
   DType amp_dtype = DType::bf16;
   bool fuse_bn_act_ops = true;
-  bool fuse_elewise_add_act_ops = true;
-  bool fuse_elementwise = true;  // chains of elementwise ops into one kernel
+  bool fuse_elewise_add_act_ops = true;  // an addition and the activation of its result in one kernel
+  bool fuse_elementwise = true;          // chains of elementwise ops into one kernel
   bool fuse_all_reduce_ops = true;
   int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all, less towards the end
   int64_t all_reduce_layers = 50;    // in a merged all-reduce at most

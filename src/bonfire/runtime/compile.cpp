@@ -1,9 +1,12 @@
 #include "bonfire/runtime/compile.h"
 
 #include <algorithm>
+#include <atomic>
+#include <unordered_map>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/step_state.h"
 #include "bonfire/runtime/launch.h"
 #include "bonfire/runtime/plan_cache.h"
 
@@ -11,10 +14,10 @@ namespace bonfire {
 
 namespace {
 
-// One signature, traced: everything a launch needs.
+// A step, traced for one key: everything a launch needs.
 struct Traced {
-  std::vector<TensorSpec> signature;
-  bool of_stand_ins = passes::current_options().stand_ins;
+  StepRecord states;  // of the host, that it has read and written
+  uint64_t last_call = 0;
   std::shared_ptr<runtime::Plan> plan;
   std::vector<Value> leaves;
   std::vector<int> input_of_leaf;  // which argument a leaf stands for, or -1
@@ -22,15 +25,60 @@ struct Traced {
   std::vector<int> outputs;  // for each returned tensor: the plan's output, or -1 - argument for an input itself
 };
 
-bool fits(const Traced& traced, std::span<const Tensor> inputs) {
-  if (traced.signature.size() != inputs.size() || traced.of_stand_ins != passes::current_options().stand_ins)
-    return false;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (!(traced.signature[i] == inputs[i].spec())) return false;
+uint64_t thread_number() {
+  static std::atomic<uint64_t> threads{0};
+  thread_local const uint64_t own = ++threads;
+  return own;
+}
+
+// What shapes a trace is known before it but for the host's states, which only tracing finds out: what a step has read
+// of these, and the variables that it uses, are compared one by one (fits).
+base::Hash128 key_of(std::span<const Tensor> inputs) {
+  base::Hash128 key;
+  for (const Tensor& input : inputs) mix_spec(key, input.spec());
+  key.mix(static_cast<uint64_t>(grad_enabled()));
+  key.mix(thread_number());  // hooks and scopes belong to a thread
+  runtime::mix_surroundings(key, passes::current_options());
+  return key;
+}
+
+bool fits(const Traced& traced) {
+  if (!traced.states.holds()) return false;
   // A variable that was moved to another device since is another step.
-  return std::all_of(traced.leaves.begin(), traced.leaves.end(), [](const Value& leaf) {
+  auto is_there = [](const Value& leaf) {
     return leaf.node->leaf != LeafKind::variable || leaf.node->variable->spec == leaf.spec();
-  });
+  };
+  return std::all_of(traced.leaves.begin(), traced.leaves.end(), is_there) &&
+         runtime::layouts_fit(*traced.plan, traced.leaves);
+}
+
+// Inputs as a launch can bind them: in memory of their own.
+std::vector<Tensor> realised(std::span<const Tensor> inputs) {
+  std::vector<Tensor> list(inputs.begin(), inputs.end());
+  bool copies = false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].defined()) throw_error<GraphError>("[compile] argument {} of the step is an undefined tensor", i);
+    if (list[i].requires_grad() && grad_enabled() && list[i].value().node->leaf != LeafKind::variable)
+      throw_error<GraphError>(
+          "[compile] argument {} of the step requires a gradient, and none can flow out of a compiled step; pass its "
+          "detach(), or let the step compute it from parameters",
+          i);
+    if (list[i].value().node->leaf != LeafKind::variable) continue;
+    list[i] = list[i].detach();
+    copies = true;
+  }
+  if (copies) commit();
+  return list;
+}
+
+// A leaf for whatever version the variable has when the step is launched.
+Value any_version(const Value& leaf) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::variable;
+  node->variable = leaf.node->variable;
+  node->version = Node::kAnyVersion;
+  node->outputs.emplace_back(leaf.spec());
+  return {std::move(node), 0};
 }
 
 Tensor stand_in(const TensorSpec& spec) {
@@ -61,27 +109,36 @@ std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& return
   return live;
 }
 
+std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::span<const Tensor> stand_ins,
+                                  StepRecord& states) {
+  StepRecording recording(states);
+  try {
+    std::vector<Tensor> returned = function(stand_ins);
+    states.finish();
+    return returned;
+  } catch (...) {
+    states.undo();
+    throw;
+  }
+}
+
 Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor> inputs) {
   Traced traced;
   std::vector<Tensor> stand_ins;
-  for (const Tensor& input : inputs) {
-    traced.signature.push_back(input.spec());
-    stand_ins.push_back(stand_in(input.spec()));
-  }
+  for (const Tensor& input : inputs) stand_ins.push_back(stand_in(input.spec()));
   Trace trace;
   trace.compiling = true;
   TraceScope scope(trace);
-  std::vector<Tensor> returned = function(stand_ins);
+  std::vector<Tensor> returned = call_recorded(function, stand_ins, traced.states);
   std::vector<Value> live = live_of(trace, returned, stand_ins, traced);
   traced.plan = runtime::find_or_compile(trace, live, passes::current_options());
   for (const Value& leaf : trace.leaves()) {
     int argument = -1;
     for (size_t i = 0; i < stand_ins.size(); ++i)
       if (leaf == stand_ins[i].value()) argument = static_cast<int>(i);
-    traced.leaves.push_back(leaf);
+    traced.leaves.push_back(leaf.node->leaf == LeafKind::variable ? any_version(leaf) : leaf);
     traced.input_of_leaf.push_back(argument);
   }
-  runtime::adopt_layouts(*traced.plan, traced.leaves);
   for (const Assignment& assignment : trace.assignments()) traced.assigned.push_back(assignment.variable);
   for (const NodePtr& node : trace.nodes()) {
     node->committed = true;
@@ -95,17 +152,27 @@ Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor
 
 struct CompiledStep::State {
   Function function;
-  std::vector<Traced> traced_steps;  // one for each signature
+  std::unordered_map<base::Hash128, std::vector<Traced>> traced_steps = {};  // by key_of
+  uint64_t calls = 0;
+  int traced = 0;
 
   std::vector<Tensor> run(std::span<const Tensor> inputs);
+  Traced& find_or_trace(std::span<const Tensor> inputs);
+  void drop_unused();
 };
 
-CompiledStep::CompiledStep(Function function) : state_(std::make_unique<State>(State{std::move(function), {}})) {}
+CompiledStep::CompiledStep(Function function) : state_(std::make_unique<State>(State{std::move(function)})) {}
 CompiledStep::~CompiledStep() = default;
 CompiledStep::CompiledStep(CompiledStep&&) noexcept = default;
 CompiledStep& CompiledStep::operator=(CompiledStep&&) noexcept = default;
 
-int CompiledStep::traced() const { return static_cast<int>(state_->traced_steps.size()); }
+int CompiledStep::traced() const { return state_->traced; }
+
+int CompiledStep::kept() const {
+  size_t count = 0;
+  for (const auto& [key, steps] : state_->traced_steps) count += steps.size();
+  return static_cast<int>(count);
+}
 
 std::vector<Tensor> CompiledStep::run(std::span<const Tensor> inputs) {
   try {
@@ -116,16 +183,41 @@ std::vector<Tensor> CompiledStep::run(std::span<const Tensor> inputs) {
   }
 }
 
-std::vector<Tensor> CompiledStep::State::run(std::span<const Tensor> inputs) {
-  commit();                                      // what was traced outside comes first
-  if (check_numbers()) return function(inputs);  // op by op, as they are traced
-  Traced* traced = nullptr;
-  for (Traced& one : traced_steps)
-    if (fits(one, inputs)) traced = &one;
-  if (traced == nullptr) traced = &traced_steps.emplace_back(trace_step(function, inputs));
+// Inputs that no longer come (another length of text at each step) must not fill the memory.
+void CompiledStep::State::drop_unused() {
+  constexpr uint64_t kLookEvery = 100;  // calls
+  if (calls % kLookEvery != 0) return;
+  for (auto& [key, steps] : traced_steps)
+    std::erase_if(steps, [&](const Traced& one) { return one.last_call + runtime::kDropAfter < calls; });
+  std::erase_if(traced_steps, [](const auto& item) { return item.second.empty(); });
+}
+
+Traced& CompiledStep::State::find_or_trace(std::span<const Tensor> inputs) {
+  ++calls;
+  drop_unused();
+  std::vector<Traced>& known = traced_steps[key_of(inputs)];
+  auto found = std::find_if(known.begin(), known.end(), fits);
+  if (found == known.end()) {
+    known.push_back(trace_step(function, inputs));
+    ++traced;
+    found = known.end() - 1;
+  } else {
+    found->states.leave();
+  }
+  found->last_call = calls;
+  return *found;
+}
+
+std::vector<Tensor> CompiledStep::State::run(std::span<const Tensor> given) {
+  if (Trace::current().compiling) return function(given);  // a part of the step that is being traced
+  commit();                                                // what was traced outside comes first
+  if (check_numbers()) return function(given);             // op by op, as they are traced
+  const std::vector<Tensor> inputs = realised(given);
+  Traced* traced = &find_or_trace(inputs);
 
   for (size_t i = 0; i < traced->leaves.size(); ++i)
     if (int argument = traced->input_of_leaf[i]; argument >= 0) traced->leaves[i] = inputs[argument].value();
+  runtime::adopt_layouts(*traced->plan, traced->leaves);
   for (const Variable& variable : traced->assigned) variable.keep_version_for_holders();
   runtime::LaunchResult result = runtime::launch(traced->plan, traced->leaves, traced->assigned);
   ++random_state().step;

@@ -31,12 +31,13 @@ std::vector<Value> live_values(const Trace& trace) {
   auto add = [&](const Value& value) {
     if (std::find(live.begin(), live.end(), value) == live.end()) live.push_back(value);
   };
-  for (const Value& value : needed)
+  for (const Value& value : needed) {
     if (trace.pending(value)) add(value);
+    if (value.node->variable) value.node->needed_by_history = true;
+  }
   for (const Assignment& assignment : trace.assignments()) {
     const Value& old = trace.leaves()[assignment.leaf];
-    bool held = old.node->outputs[old.index].handles.load(std::memory_order_relaxed) > 0;
-    if (held || std::find(needed.begin(), needed.end(), old) != needed.end()) add(old);
+    if (old.node->wanted() || std::find(needed.begin(), needed.end(), old) != needed.end()) add(old);
   }
   return live;
 }
@@ -88,7 +89,11 @@ class PlanningEngine final : public Engine {
   static void finish(Trace& trace) {
     for (const NodePtr& node : trace.nodes()) {
       node->committed = true;
-      if (!has_unconsumed_history(*node)) node->inputs.clear();
+      if (has_unconsumed_history(*node)) {
+        node->count_history_uses();
+      } else {
+        node->inputs.clear();
+      }
     }
     trace.clear();
     ++random_state().step;

@@ -20,10 +20,12 @@ GraphValue output_of(const GraphNode& node, size_t index) {
 // A node that touches images.
 struct Place {
   const GraphNode* node;
-  std::vector<double> times;      // nanoseconds in each layout; kNever where it has no candidate
-  bool cheap = true;              // hardly more than a reorder: follows its neighbours
-  std::vector<int> neighbours;    // places that share an image
-  int64_t height = 0, width = 0;  // of its first image
+  std::vector<double> times;               // nanoseconds in each layout; kNever where it has no candidate
+  bool cheap = true;                       // hardly more than a reorder: follows its neighbours
+  std::vector<int> neighbours;             // places that share an image
+  std::vector<Candidate> candidates = {};  // in all layouts
+  std::vector<int> layout_of = {};         // [candidate]
+  int64_t height = 0, width = 0;           // of its first image
 };
 
 // An image: who makes it (-1: it arrives row-major) and who reads it (-1: somebody who wants it row-major).
@@ -78,32 +80,42 @@ class Search {
       place_of_[&node] = static_cast<int>(places_.size());
       places_.push_back({.node = &node, .times = {}, .neighbours = {}});
     }
+    for (Place& place : places_) collect_candidates(place);
+    std::vector<TimedNode> timed;
+    for (const Place& place : places_)
+      if (!has_one_kernel(place)) timed.push_back({place.node, place.candidates});
+    share_out_timing(timed);
     for (Place& place : places_) time_layouts(place);
   }
 
-  void time_layouts(Place& place) {
+  void collect_candidates(Place& place) {
     const GraphNode& node = *place.node;
-    std::vector<Candidate> all;
-    std::vector<int> layout_of;
     for (size_t l = 0; l < layouts_.size(); ++l) {
       std::vector<Layout> arriving(node.inputs.size());
       for (size_t i = 0; i < node.inputs.size(); ++i)
         if (parameters_.is_image(node.inputs[i])) arriving[i] = layouts_[l];
       for (Candidate& candidate : candidates_for({node, arriving, fast_math_})) {
         if (!keeps_images_as(parameters_, node, candidate, layouts_[l])) continue;
-        all.push_back(std::move(candidate));
-        layout_of.push_back(static_cast<int>(l));
+        place.candidates.push_back(std::move(candidate));
+        place.layout_of.push_back(static_cast<int>(l));
       }
     }
+  }
+
+  static bool has_one_kernel(const Place& place) {
+    const std::vector<Candidate>& all = place.candidates;
+    return std::all_of(all.begin(), all.end(), [&](const Candidate& c) { return c.name == all[0].name; });
+  }
+
+  void time_layouts(Place& place) {
     place.times.assign(layouts_.size(), kNever);
-    bool one_kernel = std::all_of(all.begin(), all.end(), [&](const Candidate& c) { return c.name == all[0].name; });
     std::vector<double> times;
-    if (!one_kernel) times = candidate_times(node, all);
-    for (size_t i = 0; i < all.size(); ++i) {
-      double& best = place.times[static_cast<size_t>(layout_of[i])];
+    if (!has_one_kernel(place)) times = candidate_times(*place.node, place.candidates);
+    for (size_t i = 0; i < place.candidates.size(); ++i) {
+      double& best = place.times[static_cast<size_t>(place.layout_of[i])];
       best = std::min(best, times.empty() ? 0 : times[i]);
     }
-    if (all.empty()) place.times[0] = 0;  // it asks for a mixture: its images come and go row-major
+    if (place.candidates.empty()) place.times[0] = 0;  // it asks for a mixture: its images come and go row-major
     // Less than this is no reason to reorder: times vary as much from run to run.
     constexpr double kAsGood = 1.05;
     double best = *std::min_element(place.times.begin(), place.times.end());
@@ -152,6 +164,11 @@ class Search {
   // Reorders of each image, looked up once: [image][from · layouts + to].
   void fill_reorder_table() {
     size_t n = layouts_.size();
+    std::vector<Reorder> reorders;
+    for (const Image& image : images_)
+      for (const Layout& from : layouts_)
+        for (const Layout& to : layouts_) reorders.push_back({image.spec, from, to});
+    share_out_reorders(reorders);
     for (const Image& image : images_) {
       std::vector<double>& row = reorder_table_.emplace_back(n * n, 0.0);
       for (size_t from = 0; from < n; ++from)

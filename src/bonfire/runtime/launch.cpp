@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
-#include <thread>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
@@ -16,33 +16,57 @@ namespace {
 
 class AllOf final : public Completion {
  public:
-  explicit AllOf(std::vector<std::shared_ptr<Completion>> parts) : parts_(std::move(parts)) {
-    device = parts_.back()->device;
-  }
-  void wait() override {
-    for (const auto& part : parts_) part->wait();
+  explicit AllOf(std::vector<std::shared_ptr<Completion>> parts) : parts_(std::move(parts)) {}
+  void wait() override {  // for all of them, whatever fails: somebody may reuse their memory then
+    std::exception_ptr first;
+    for (const auto& part : parts_) {
+      try {
+        part->wait();
+      } catch (...) {
+        if (!first) first = std::current_exception();
+      }
+    }
+    if (first) std::rethrow_exception(first);
   }
   bool done() override {
     for (const auto& part : parts_)
       if (!part->done()) return false;
     return true;
   }
+  std::span<const std::shared_ptr<Completion>> parts() const override { return parts_; }
 
  private:
   std::vector<std::shared_ptr<Completion>> parts_;
 };
 
+// A thread that launches. Nobody but itself is told of its failures, while it lives.
+struct Launcher {};
+
+std::shared_ptr<Launcher>& this_launcher() {
+  thread_local auto self = std::make_shared<Launcher>();
+  return self;
+}
+
 struct InFlight {
+  uint64_t number = 0;  // rises from launch to launch
   std::shared_ptr<Completion> completion;
   std::vector<Variable> assigned;
-  bool waits_for_ranks;  // it or one before it; then only its own thread waits: another may be the rank it waits for
-  std::thread::id thread;
+  // It or one before it; then only its own thread waits: another may be the rank it waits for.
+  bool waits_for_ranks = false;
+  std::weak_ptr<Launcher> launcher;
+  std::exception_ptr failure = nullptr;  // found by another thread; its own has not looked yet
+
+  bool of(const std::shared_ptr<Launcher>& self) const {
+    return !launcher.owner_before(self) && !self.owner_before(launcher);
+  }
 };
 
-// Launches whose outcome nobody has looked at yet, oldest first.
+// Launches whose outcome nobody has looked at yet, oldest first. One stays here while it is waited for, so that whoever
+// else waits for all of them waits for it too.
 struct Watch {
   std::mutex mutex;
-  std::deque<InFlight> launches;
+  std::deque<std::shared_ptr<InFlight>> launches;
+  uint64_t last = 0;  // number
 };
 
 Watch& watch() {
@@ -56,28 +80,56 @@ void mark_failed(const InFlight& launch, const std::string& why) {
                                " was being updated by that step and cannot be trusted: load it again)";
 }
 
-// Looks at launches that are done; throws the first failure that no reader has been told of.
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "a step has failed";
+  }
+}
+
+std::exception_ptr outcome_of(Completion& completion) {
+  try {
+    completion.wait();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+// Looks at launches that are done, or waits for all that there are. Throws the first failure of this thread's that no
+// reader has been told of. A failure of another thread is left to that one, if it is still there.
 void look_at_finished(bool wait_for_all) {
-  std::exception_ptr failure;
+  const std::shared_ptr<Launcher>& self = this_launcher();
+  std::exception_ptr first;
   Watch& watched = watch();
   std::unique_lock lock(watched.mutex);
+  const uint64_t last = watched.last;  // what others launch from now on is not waited for
   while (true) {
-    auto next = std::find_if(watched.launches.begin(), watched.launches.end(), [](const InFlight& launch) {
-      return !launch.waits_for_ranks || launch.thread == std::this_thread::get_id();
+    auto next = std::find_if(watched.launches.begin(), watched.launches.end(), [&](const auto& launch) {
+      return launch->of(self) || (!launch->waits_for_ranks && (!launch->failure || launch->launcher.expired()));
     });
-    if (next == watched.launches.end() || !(wait_for_all || next->completion->done())) break;
-    InFlight launch = std::move(*next);
-    watched.launches.erase(next);
+    if (next == watched.launches.end() || (*next)->number > last) break;
+    std::shared_ptr<InFlight> launch = *next;
+    if (!wait_for_all && !launch->completion->done()) break;
     lock.unlock();
-    try {
-      launch.completion->wait();
-    } catch (const std::exception& error) {
-      mark_failed(launch, error.what());
-      if (!failure && !launch.completion->reported) failure = std::current_exception();
-    }
+    std::exception_ptr failure = outcome_of(*launch->completion);
     lock.lock();
+    const bool own = launch->of(self);
+    if (failure && !own && !launch->launcher.expired()) {
+      launch->failure = failure;
+      continue;
+    }
+    next = std::find(watched.launches.begin(), watched.launches.end(), launch);
+    if (next == watched.launches.end()) continue;  // another thread that waited for it was first
+    watched.launches.erase(next);
+    if (!failure) continue;
+    mark_failed(*launch, text_of(failure));
+    if (own && !first && !launch->completion->reported) first = failure;
   }
-  if (failure) std::rethrow_exception(failure);
+  if (first) std::rethrow_exception(first);
 }
 
 void write_scalar(const Node& leaf, std::byte* target) {
@@ -143,6 +195,21 @@ class Binder {
     return buffer;
   }
 
+  // What a queue has been given before is done before; other devices are waited for.
+  static void wait_for(const std::shared_ptr<Completion>& ready, Device device, Launch& launch) {
+    for (const std::shared_ptr<Completion>& part : ready->parts())
+      if (part->device != device) launch.after.push_back(part);
+    if (ready->parts().empty() && ready->device != device) launch.after.push_back(ready);
+  }
+
+  static void require_version(const Node& leaf) {
+    if (leaf.version == Node::kAnyVersion || leaf.version == leaf.variable->version) return;
+    throw_error<GraphError>(
+        "[launch] variable {} was updated after this step was traced and before it was launched; where another thread "
+        "updates it, commit() the step first",
+        leaf.variable->name.empty() ? "without a name" : leaf.variable->name);
+  }
+
   void* address(const Location& location, char* arena, Device device, Launch& launch) {
     switch (location.source) {
       case Source::arena: return arena + location.offset;
@@ -151,6 +218,7 @@ class Binder {
       case Source::crossing: return crossings_[location.index].data();
       case Source::constant: return plan_.constants[location.index].data();
       case Source::variable: {
+        require_version(*leaves_[location.index].node);
         Buffer& buffer = variable_buffer(*leaves_[location.index].node->variable);
         keep_->push_back(buffer.storage);
         return buffer.data();
@@ -161,7 +229,7 @@ class Binder {
     const NodeOutput& output = value.node->outputs[value.index];
     BONFIRE_CHECK(static_cast<bool>(output.buffer), "a value that a later step needs was not kept: {} of [{}]",
                   to_string(output.spec), value.node->op == nullptr ? "leaf" : value.node->op->name);
-    if (output.ready && output.ready->device != device) launch.after.push_back(output.ready);
+    if (output.ready) wait_for(output.ready, device, launch);
     keep_->push_back(output.buffer.storage);
     return output.buffer.data();
   }
@@ -195,13 +263,18 @@ LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> le
     state.leaf = nullptr;
   }
   if (result.completion) {
-    std::lock_guard lock(watch().mutex);
-    const std::thread::id self = std::this_thread::get_id();
-    const bool behind_ranks =
-        std::any_of(watch().launches.begin(), watch().launches.end(),
-                    [&](const InFlight& earlier) { return earlier.thread == self && earlier.waits_for_ranks; });
-    watch().launches.push_back(
-        {result.completion, {assigned.begin(), assigned.end()}, plan->waits_for_ranks || behind_ranks, self});
+    const std::shared_ptr<Launcher>& self = this_launcher();
+    Watch& watched = watch();
+    std::lock_guard lock(watched.mutex);
+    const bool after_ranks = std::any_of(watched.launches.begin(), watched.launches.end(), [&](const auto& earlier) {
+      return earlier->waits_for_ranks && earlier->of(self);
+    });
+    watched.launches.push_back(
+        std::make_shared<InFlight>(InFlight{.number = ++watched.last,
+                                            .completion = result.completion,
+                                            .assigned = {assigned.begin(), assigned.end()},
+                                            .waits_for_ranks = plan->waits_for_ranks || after_ranks,
+                                            .launcher = self}));
   }
   return result;
 }

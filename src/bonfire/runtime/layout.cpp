@@ -24,6 +24,7 @@ class Chooser {
       choices_.leaf_layout_used.push_back(false);
       fixed_.push_back(leaf.fixed);
     }
+    if (timing_is_shared()) share_out_rest();
   }
 
   Choices run() {
@@ -52,6 +53,19 @@ class Chooser {
     choices_.leaf_layout_used[variable.leaf_position] = true;
     fixed_[variable.leaf_position] = true;
     layouts_[{const_cast<GraphNode*>(&variable), 0}] = layout;
+  }
+
+  // Nodes that touch no images are asked for one by one, when their inputs' layouts are known; these are mostly
+  // row-major.
+  void share_out_rest() {
+    std::vector<TimedNode> timed;
+    for (const GraphNode& node : graph_.nodes()) {
+      if (node.is_input() || node.op->has(Trait::view) || image_layouts_.contains(&node)) continue;
+      const std::vector<Layout> arriving(node.inputs.size());
+      if (std::vector<Candidate> all = candidates_for({node, arriving}); all.size() > 1)
+        timed.push_back({&node, std::move(all)});
+    }
+    share_out_timing(timed);
   }
 
   // Whether the value, or a reordered copy made for an earlier user, lies so already.

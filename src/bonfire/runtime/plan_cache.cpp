@@ -1,6 +1,7 @@
 #include "bonfire/runtime/plan_cache.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -48,9 +49,6 @@ Cache& cache() {
   return instance;
 }
 
-// Plans of shapes that no longer come would otherwise stay for ever.
-constexpr uint64_t kDropAfter = 2000;  // launches without it
-
 size_t drop_unused(Cache& plans, uint64_t launches) {
   size_t dropped = 0;
   for (auto& [key, entries] : plans.plans)
@@ -65,11 +63,10 @@ base::Hash128 key_of(const Trace& trace, std::span<const Value> live, const pass
   for (const Value& value : live) {
     bool pending = trace.pending(value);
     uint64_t position = pending ? value.node->position : const_cast<Trace&>(trace).leaf_position(value);
-    key.mix((static_cast<uint64_t>(!pending) << 62) | (position << 8) | value.index);
+    key.mix((static_cast<uint64_t>(!pending) << 63) | (position << 32) | value.index);
   }
   key.mix(live.size());
-  options.mix_into(key);
-  key.mix(std::string_view(forced_kernel()));
+  mix_surroundings(key, options);
   return key;
 }
 
@@ -84,17 +81,6 @@ std::vector<LeafLayout> leaf_layouts(const Trace& trace) {
     }
   }
   return layouts;
-}
-
-// A plan serves if every variable lies as it expects, or is still free to.
-bool layouts_fit(const Plan& plan, const Trace& trace) {
-  for (size_t i = 0; i < trace.leaves().size(); ++i) {
-    const Node& node = *trace.leaves()[i].node;
-    if (node.leaf == LeafKind::variable && plan.leaf_layout_used[i] && node.variable->layout_fixed &&
-        !(node.variable->layout == plan.leaf_layouts[i]))
-      return false;
-  }
-  return true;
 }
 
 std::shared_ptr<Description> describe(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
@@ -148,6 +134,21 @@ std::string explain(const Description& now, const Description* before) {
 
 }  // namespace
 
+bool layouts_fit(const Plan& plan, std::span<const Value> leaves) {
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const Node& node = *leaves[i].node;
+    if (node.leaf == LeafKind::variable && plan.leaf_layout_used[i] && node.variable->layout_fixed &&
+        !(node.variable->layout == plan.leaf_layouts[i]))
+      return false;
+  }
+  return true;
+}
+
+void mix_surroundings(base::Hash128& key, const passes::Options& options) {
+  options.mix_into(key);
+  key.mix(std::string_view(forced_kernel()));
+}
+
 std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
   base::Hash128 key = key_of(trace, live, options);
   Cache& plans = cache();
@@ -155,16 +156,18 @@ std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value>
     std::lock_guard lock(plans.mutex);
     if (auto found = plans.plans.find(key); found != plans.plans.end()) {
       for (Entry& entry : found->second) {
-        if (!layouts_fit(*entry.plan, trace)) continue;
+        if (!layouts_fit(*entry.plan, trace.leaves())) continue;
         ++plans.statistics.hits;
         return entry.plan;
       }
     }
   }
+  const auto begin = std::chrono::steady_clock::now();
   auto description = describe(trace, live, options);
   std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), leaf_layouts(trace), options);
   save_tuning();
   std::lock_guard lock(plans.mutex);
+  plans.statistics.seconds_compiling += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const Description* nearest = nullptr;
   for (const auto& [other, entries] : plans.plans)
     for (const Entry& entry : entries)
@@ -207,6 +210,7 @@ std::vector<std::shared_ptr<Plan>> cached_plans() {
   std::vector<std::shared_ptr<Plan>> all;
   for (const auto& [key, entries] : cache().plans)
     for (const Entry& entry : entries) all.push_back(entry.plan);
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a->last_used > b->last_used; });
   return all;
 }
 

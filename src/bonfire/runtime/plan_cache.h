@@ -17,19 +17,30 @@ namespace bonfire::runtime {
 struct CacheStatistics {
   uint64_t compiled = 0;
   uint64_t hits = 0;
-  uint64_t releases = 0;    // times that unused plans and scratch memory were released
-  uint64_t dropped = 0;     // plans, by these
-  std::string last_reason;  // why the newest plan was compiled, in words
+  uint64_t releases = 0;         // times that unused plans and scratch memory were released
+  uint64_t dropped = 0;          // plans, by these
+  double seconds_compiling = 0;  // passes, planning and timing of kernels, by all threads
+  std::string last_reason;       // why the newest plan was compiled, in words
 };
 
 // The plan for the trace with these live values: found or compiled. Thread-safe.
 std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options);
 
+// Whether every variable among the leaves lies in memory as the plan expects, or is still free to.
+bool layouts_fit(const Plan& plan, std::span<const Value> leaves);
+
+// The part of a step's key that neither the trace nor its inputs hold: the pass options, and kernels that are forced.
+// The cache of plans and compile() both ask here.
+void mix_surroundings(base::Hash128& key, const passes::Options& options);
+
+// Plans, and what compile() has traced, that have not been used by so many launches are dropped.
+inline constexpr uint64_t kDropAfter = 2000;
+
 CacheStatistics cache_statistics();
-std::vector<std::shared_ptr<Plan>> cached_plans();  // in no order
+std::vector<std::shared_ptr<Plan>> cached_plans();  // the one that was launched last first
 void clear_plan_cache();
-// Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for 2,000 are dropped,
-// and devices give back scratch memory that only these needed. ConfigError below 1.
+// Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are
+// dropped, and devices give back scratch memory that only these needed. ConfigError below 1.
 void set_release_frequency(int64_t launches);
 void note_launch(Plan& plan);  // of every launch, by the one who makes it, when it is under way
 // Drops plans that were not used by the last `launches` launches; returns how many.

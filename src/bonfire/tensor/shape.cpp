@@ -15,6 +15,11 @@ void Shape::push_back(int64_t extent) {
   extent_[rank_++] = extent;
 }
 
+void Shape::fail_axis(int axis) const {
+  throw_error<ShapeError>("[shape] axis {} is out of range for {}, a shape of {} dimension{}", axis, to_string(*this),
+                          rank_, rank_ == 1 ? "" : "s");
+}
+
 std::string to_string(const Shape& shape) {
   std::string text = "[";
   for (int i = 0; i < shape.rank(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);

@@ -17,8 +17,9 @@ class Shape {
   explicit Shape(std::span<const int64_t> extents);  // ShapeError beyond kMaxRank
 
   int rank() const { return rank_; }
-  int64_t operator[](int axis) const { return extent_[axis < 0 ? axis + rank_ : axis]; }
-  int64_t& operator[](int axis) { return extent_[axis < 0 ? axis + rank_ : axis]; }
+  // An axis may count from the end; ShapeError when there is no such axis.
+  int64_t operator[](int axis) const { return extent_[place_of(axis)]; }
+  int64_t& operator[](int axis) { return extent_[place_of(axis)]; }
   int64_t count() const {  // elements; 1 for a scalar
     int64_t product = 1;
     for (int i = 0; i < rank_; ++i) product *= extent_[i];
@@ -37,6 +38,14 @@ class Shape {
   }
 
  private:
+  int place_of(int axis) const {
+    int place = axis < 0 ? axis + rank_ : axis;
+    if (place < 0 || place >= rank_) [[unlikely]]
+      fail_axis(axis);
+    return place;
+  }
+  [[noreturn]] void fail_axis(int axis) const;
+
   int64_t extent_[kMaxRank] = {};
   int32_t rank_ = 0;
 };

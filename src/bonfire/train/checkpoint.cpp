@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kBest = "best.safetensors";  // of a run
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kAverage = "average.safetensors";
 constexpr const char* kState = "state.json";
@@ -50,9 +51,12 @@ std::string text_of(std::span<const std::byte> bytes) {
 // Folders called step-N, newest first.
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> found;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-    if (entry.is_directory() && entry.path().filename().string().starts_with(kPrefix)) found.push_back(entry.path());
+  if (!base::is_folder(folder)) return found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    if (entry->path().filename().string().starts_with(kPrefix) && base::is_folder(entry->path()))
+      found.push_back(entry->path());
+  if (error) throw_error<DataError>("[checkpoint] cannot read '{}': {}", folder.string(), error.message());
   std::sort(found.begin(), found.end(), std::greater<>());
   return found;
 }
@@ -137,6 +141,18 @@ std::optional<std::string> damage_of(const fs::path& checkpoint) {
     return fmt::format("{} is damaged: {}", kManifest, error.what());
   }
   return {};
+}
+
+fs::path weights_in(const fs::path& place) {
+  if (!base::is_folder(place)) return place;
+  if (base::exists(weights_file(place))) return weights_file(place);
+  if (base::exists(place / kBest)) return place / kBest;
+  if (std::optional<fs::path> newest = newest_checkpoint(place / "checkpoints", nullptr)) return weights_file(*newest);
+  throw_error<ConfigError>(
+      "[checkpoint] there are no weights in the folder '{}'; expected a run's (with {} or checkpoints/), a "
+      "checkpoint's "
+      "(with {}), or a safetensors file",
+      place.string(), kBest, kWeights);
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& folder, std::vector<std::string>* skipped) {

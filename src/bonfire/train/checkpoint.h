@@ -42,6 +42,11 @@ std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::pa
 
 std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // state.json
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
+
+// The file that has the weights of a run (its best, else the newest whole checkpoint's), of a checkpoint, or the file
+// itself. ConfigError for a folder without any.
+std::filesystem::path weights_in(const std::filesystem::path& place);
+
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);
 std::filesystem::path average_file(const std::filesystem::path& checkpoint);
 

@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <map>
+#include <sstream>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/base/nearest.h"
+#include "bonfire/base/program_name.h"
 #include "bonfire/models/make.h"
 #include "bonfire/train/config_keys.h"
+#include "bonfire/train/config_rules.h"
 #include "bonfire/train/known_words.h"
 
 namespace bonfire::train {
@@ -79,6 +83,8 @@ struct ItemOf<std::vector<T>> {
   static constexpr bool kList = true, kOptional = false;
 };
 template <class T>
+struct ItemOf<Choice<T>> : ItemOf<T> {};
+template <class T>
 struct ItemOf<std::optional<T>> {
   using Type = typename ItemOf<T>::Type;
   static constexpr bool kList = ItemOf<T>::kList, kOptional = true;
@@ -88,9 +94,9 @@ std::string joined(const std::vector<std::string_view>& words) { return fmt::for
 
 // "at least 1", "above 0", "from 0 to 1"; empty when everything goes.
 std::string range_text(const KeyOptions& options) {
-  if (std::isfinite(options.most))
-    return options.above ? fmt::format("above {}, at most {}", options.least, options.most)
-                         : fmt::format("from {} to {}", options.least, options.most);
+  if (std::isfinite(options.most) && options.above)
+    return fmt::format("above {}, {} {}", options.least, options.below ? "below" : "at most", options.most);
+  if (std::isfinite(options.most)) return fmt::format("from {} to {}", options.least, options.most);
   if (std::isfinite(options.least)) return fmt::format("{} {}", options.above ? "above" : "at least", options.least);
   return {};
 }
@@ -134,7 +140,7 @@ class Reader {
     if constexpr (Kind::kList) {
       value = std::move(items);
     } else {
-      value = std::move(items[0]);
+      value = typename Kind::Type(std::move(items[0]));
     }
   }
 
@@ -153,7 +159,8 @@ class Reader {
                                  joined(options.choices));
     } else if constexpr (!std::is_same_v<T, bool>) {
       auto number = static_cast<double>(item);
-      if (number < options.least || number > options.most || (options.above && number == options.least))
+      if (number < options.least || number > options.most || (options.above && number == options.least) ||
+          (options.below && number == options.most))
         throw_error<ConfigError>("[config] {}: {} is {}, expected {}", setting.where, name, text, range_text(options));
     }
     return item;
@@ -176,27 +183,59 @@ std::string canonical(std::string name) {
   return other == kOther.end() ? name : other->second;
 }
 
+// Of text that is no settings: the first line of the form `key:value` is why, and says so.
+void refuse_colons_without_space(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    line.erase(0, line.find_first_not_of(' '));
+    const size_t colon = line.find(':');
+    if (colon == 0 || colon == std::string::npos || colon + 1 == line.size()) continue;
+    const bool is_key = std::all_of(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(colon),
+                                    [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+    if (is_key && std::isspace(static_cast<unsigned char>(line[colon + 1])) == 0)
+      throw_error<ConfigError>("[config] {}:{}: there is no space after the colon of `{}`; write `{}: {}`", name,
+                               number, line, line.substr(0, colon), line.substr(colon + 1));
+  }
+}
+
 // The settings of one file, without what it includes.
 class File {
  public:
   File(const std::string& text, std::string name) : name_(std::move(name)) {
     try {
-      root_ = YAML::Load(text);
-    } catch (const YAML::ParserException& error) {
+      std::vector<YAML::Node> documents = YAML::LoadAll(text);
+      if (documents.size() > 1)
+        throw_error<ConfigError>(
+            "[config] {}:{}: a second document begins here (after a line ---), expected one; put both into one, or "
+            "into two files of which one includes the other",
+            name_, documents[1].Mark().line + 1);
+      if (!documents.empty()) root_ = documents[0];
+    } catch (const YAML::Exception& error) {
+      refuse_colons_without_space(text, name_);
       throw_error<ConfigError>("[config] {}:{}: {}", name_, error.mark.line + 1, error.msg);
     }
-    if (!root_.IsNull() && !root_.IsMap())
-      throw_error<ConfigError>("[config] {}: expected lines of the form `key: value` (with a space behind the colon)",
+    if (!root_.IsNull() && !root_.IsMap()) {
+      refuse_colons_without_space(text, name_);
+      throw_error<ConfigError>("[config] {}: expected lines of the form `key: value` (with a space after the colon)",
                                name_);
+    }
   }
 
-  std::vector<std::string> includes() const {
+  struct Include {
+    std::string file;
+    std::string where;  // "a.yaml:3"
+  };
+  std::vector<Include> includes() const {
     YAML::Node list = root_.IsMap() ? root_["include"] : YAML::Node();
-    std::vector<std::string> names;
-    if (list.IsDefined() && list.IsScalar()) names.push_back(list.as<std::string>());
-    if (list.IsDefined() && list.IsSequence())
-      for (const YAML::Node& one : list) names.push_back(text_of(one));
-    return names;
+    std::vector<Include> files;
+    if (!list.IsDefined()) return files;
+    if (list.IsMap() || list.IsNull())
+      throw_error<ConfigError>("[config] {}: include names no file, expected one or a list of them", at(list));
+    if (list.IsScalar()) files.push_back({list.as<std::string>(), at(list)});
+    if (list.IsSequence())
+      for (const YAML::Node& one : list) files.push_back({text_of(one), at(one)});
+    return files;
   }
 
   void add_to(Settings& settings) const {
@@ -249,13 +288,17 @@ class File {
   YAML::Node root_;
 };
 
-std::string read_text(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored))
+// What to do where there is no such file.
+std::string advice_on(const fs::path& path) {
+  if (path.filename() == "config.yaml")
+    return fmt::format("'{}' is not the folder of a run", path.parent_path().string());
+  return "expected a YAML file, then settings as key=value";
+}
+
+std::string read_text(const fs::path& path, const std::string& included_at = {}) {
+  if (base::kind_of(path) != base::PathKind::file)
     throw_error<ConfigError>("[config] there is no file {}; {}", path.string(),
-                             path.filename() == "config.yaml"
-                                 ? fmt::format("'{}' is not the folder of a run", path.parent_path().string())
-                                 : "expected a YAML file, then settings as key=value");
+                             included_at.empty() ? advice_on(path) : included_at + " includes it");
   std::vector<std::byte> bytes = base::read_file(path.string());
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -264,9 +307,9 @@ void collect(const std::string& text, const std::string& name, Settings& setting
   constexpr int kDeepest = 16;
   if (depth > kDeepest) throw_error<ConfigError>("[config] {}: files include each other in a circle", name);
   File file(text, name);
-  for (const std::string& other : file.includes()) {
-    fs::path path = fs::path(name).parent_path() / other;
-    collect(read_text(path), path.string(), settings, depth + 1);
+  for (const File::Include& other : file.includes()) {
+    fs::path path = fs::path(name).parent_path() / other.file;
+    collect(read_text(path, other.where), path.string(), settings, depth + 1);
   }
   file.add_to(settings);
 }
@@ -277,33 +320,62 @@ void add_override(const std::string& text, Settings& settings) {
     throw_error<ConfigError>("[config] '{}' on the command line, expected key=value", text);
   std::string name = text.substr(0, equals), value = text.substr(equals + 1);
   Setting setting{{value}, false, "command line"};
-  if (value.size() >= 2 && value.front() == '[' && value.back() == ']') {
-    setting = {{}, true, "command line"};
-    for (const YAML::Node& one : YAML::Load(value)) setting.items.push_back(one.as<std::string>());
-  }
+  if (value.size() >= 2 && value.front() == '[' && value.back() == ']') try {
+      setting = {{}, true, "command line"};
+      for (const YAML::Node& one : YAML::Load(value)) setting.items.push_back(one.as<std::string>());
+    } catch (const YAML::Exception&) {
+      throw_error<ConfigError>("[config] command line: {} is '{}', expected a list: [1, 2, 3]", name, value);
+    }
   settings[canonical(name)] = std::move(setting);
 }
 
-// Of a key that there is not: a word of another program, a key of a section without its section, or misspelt.
+// Those of PaddlePaddle that stand for a key. They win over files, and the command line wins over them.
+void add_environment(Settings& settings) {
+  for (const auto& [variable, option] : kStrategyVariables)
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
+      settings["strategy." + std::string(option)] = {{value}, false, std::string(variable) + " in the environment"};
+}
+
+// Of a key that there is not: a section, a key of a section without its section, a word of another program, or
+// misspelt.
 std::string what_it_is_called(const std::string& name, std::vector<std::string> keys) {
+  auto inner = std::ranges::find_if(keys, [&](const std::string& key) { return key.starts_with(name + "."); });
+  if (inner != keys.end())
+    return fmt::format("it is a section, whose settings have values: {}=... (`{} config` has them all)", *inner,
+                       base::program_name());
   std::string ours = our_key_for(name), inside = "strategy." + name;
   if (ours.empty() && std::ranges::find(keys, inside) != keys.end()) ours = inside;
   if (!ours.empty()) return fmt::format("here it is '{}'", ours);
   for (const auto& [theirs, key] : words_of_others()) keys.emplace_back(theirs);
   std::string nearest = base::nearest(name, keys);
   if (std::string known = our_key_for(nearest); !known.empty()) nearest = known;
-  return fmt::format("the nearest is '{}' (`bonfire config` has them all)", nearest);
+  return fmt::format("the nearest is '{}' (`{} config` has them all)", nearest, base::program_name());
+}
+
+[[noreturn]] void refuse_unknown(const Settings& settings, const std::vector<std::string>& keys) {
+  const auto& [name, setting] = *settings.begin();
+  if (is_planned_key(name))
+    throw_error<ConfigError>("[config] {}: {} is not available yet; leave it out", setting.where, name);
+  throw_error<ConfigError>("[config] {}: there is no key '{}'; {}", setting.where, name, what_it_is_called(name, keys));
 }
 
 Config finish(Settings& settings, std::span<const std::string> overrides) {
+  add_environment(settings);
   for (const std::string& text : overrides) add_override(text, settings);
+  const bool gives_schedule = settings.contains("schedule");
+  auto momentum = settings.find("momentum");
+  const std::string momentum_given_at = momentum == settings.end() ? "" : momentum->second.where;
   Config config;
   Reader reader(settings);
   visit_keys(config, reader);
-  if (settings.empty()) return config;
-  const auto& [name, setting] = *settings.begin();
-  throw_error<ConfigError>("[config] {}: there is no key '{}'; {}", setting.where, name,
-                           what_it_is_called(name, reader.known()));
+  if (!settings.empty()) refuse_unknown(settings, reader.known());
+  if (!gives_schedule && !config.milestones.empty()) config.schedule = "multi_step";
+  // Even where it is the default: whoever writes `optimizer: sgd` beside it expects it to count.
+  if (!momentum_given_at.empty() && !has_momentum(config) && config.momentum != 0)
+    throw_error<ConfigError>("[config] {}: {} has no momentum; choose optimizer: momentum, or leave momentum out",
+                             momentum_given_at, config.optimizer);
+  check_config(config);
+  return config;
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
@@ -324,6 +396,8 @@ std::string print_any(const T& value, std::string_view empty) {
 
 class YamlWriter {
  public:
+  explicit YamlWriter(const Config& config) : has_momentum_(has_momentum(config)) {}
+
   void section(std::string_view title) {
     text_ += fmt::format("{}# {}\n", text_.empty() ? "" : "\n", title);
     nested_ = false;
@@ -331,6 +405,7 @@ class YamlWriter {
 
   template <class T>
   void key(std::string_view name, const T& value, std::string_view, const KeyOptions& options) {
+    if (name == "momentum" && !has_momentum_) return;  // an optimizer without one refuses it
     constexpr std::string_view kNested = "strategy.";
     bool nested = name.starts_with(kNested);
     if (nested && !nested_) text_ += "strategy:\n";
@@ -343,7 +418,7 @@ class YamlWriter {
 
  private:
   std::string text_;
-  bool nested_ = false;
+  bool nested_ = false, has_momentum_;
 };
 
 const std::string kReferenceHead =
@@ -351,10 +426,9 @@ const std::string kReferenceHead =
     "Every key of a YAML file for `bonfire train FILE`, and of `bonfire train key=value`. This page is what `bonfire "
     "config` prints.\n\n"
     "`include: other.yaml` (or a list) begins from other files, found beside the one that names them. A key given "
-    "later "
-    "wins: included files, then the file, then the command line. Keys that `bonfire train` cannot follow yet are "
-    "errors, "
-    "not ignored, but for `pin_memory`.\n";
+    "later wins: included files, then the file, then the environment, then the command line. A setting that would have "
+    "no effect beside the others (`gamma` without `schedule: multi_step`), that is not available yet or that this "
+    "machine cannot follow is an error, not ignored, but for `pin_memory`.\n";
 
 class ReferenceWriter {
  public:
@@ -385,7 +459,7 @@ class KeyLister {
   template <class T>
   void key(std::string_view name, const T&, std::string_view, const KeyOptions& options) {
     std::vector<std::string> values(options.choices.begin(), options.choices.end());
-    if (std::is_same_v<T, bool>) values = {"true", "false"};
+    if (std::is_same_v<typename ItemOf<T>::Type, bool>) values = {"true", "false"};
     keys.emplace_back(name, std::move(values));
   }
   std::vector<std::pair<std::string, std::vector<std::string>>> keys;
@@ -430,7 +504,7 @@ std::vector<Device> places_of(const Config& config) {
 }
 
 std::string to_yaml(const Config& config) {
-  YamlWriter writer;
+  YamlWriter writer(config);
   visit_keys(config, writer);
   return writer.take();
 }

@@ -14,6 +14,7 @@ struct KeyOptions {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above = false;                          // least itself is out of range
+  bool below = false;                          // so is most
   std::vector<std::string_view> choices = {};  // of a text
   std::string_view empty = "auto";             // how "no value" is written, where a key may have none
 };
@@ -29,7 +30,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.section("What is trained");
   visit.key("model", c.model, "what is trained", {.choices = model_names()});
   visit.key("num_classes", c.num_classes, "classes of the last layer; auto: as many as the data has", some);
-  visit.key("init_from", c.init_from, "weights to begin from: a checkpoint or a safetensors file", any);
+  visit.key("init_from", c.init_from,
+            "weights to begin from: a run's folder (its best), a checkpoint's, or a safetensors file", any);
   visit.key("strict", c.strict, "whether init_from must have exactly the model's parameters; false: what fits is taken",
             any);
   visit.key("seed", c.seed, "seed of weights, order, augmentation and dropout", any);
@@ -48,7 +50,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             {.least = 0, .most = 1, .above = true});
   visit.key("limit", c.limit, "train on the first so many samples only", {.least = 1, .empty = "off"});
   visit.key("image_size", c.image_size,
-            "height and width images are brought to; auto: as they are, pictures in folders 224", some);
+            "height and width images are brought to; auto: as they are, pictures in folders 224",
+            {.least = 1, .most = 65535});
   visit.key("seq_length", c.seq_length, "text: tokens of a sequence", {.least = 8, .most = 512});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
   visit.key("batch_size", c.batch_size,
@@ -82,7 +85,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             {.least = 0, .above = true, .empty = "off"});
   visit.key("mean", c.mean, "of pixels / 255, one for each channel, to subtract; auto: measured on training images",
             any);
-  visit.key("deviation", c.deviation, "of pixels / 255, one for each channel, to divide by; auto: measured", positive);
+  visit.key("deviation", c.deviation,
+            "standard deviation of pixels / 255, one for each channel, to divide by; auto: measured", positive);
 
   visit.section("Optimizer and learning rate");
   visit.key("epochs", c.epochs, "times to go over the training data", some);
@@ -94,7 +98,10 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("weight_decay", c.weight_decay, "L2 weight decay (adamw, lamb: decoupled)", whole);
   visit.key("schedule", c.schedule, "how the rate goes down",
             {.choices = {"constant", "multi_step", "cosine", "polynomial"}});
-  visit.key("milestones", c.milestones, "multi_step: epochs at which the rate is multiplied by gamma", whole);
+  visit.key("milestones", c.milestones,
+            "multi_step: epochs at which the rate is multiplied by gamma, each later than the one before; without "
+            "schedule, they make it multi_step",
+            whole);
   visit.key("gamma", c.gamma, "multi_step: what the rate is multiplied by", positive);
   visit.key("warmup_epochs", c.warmup_epochs, "epochs in which the rate rises to lr in a straight line first", whole);
   visit.key("warmup_start_lr", c.warmup_start_lr, "where that line begins", whole);
@@ -102,7 +109,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("clip_grad_norm", c.clip_grad_norm, "gradients longer than this are shortened to it",
             {.least = 0, .above = true, .empty = "off"});
   visit.key("ema_decay", c.ema_decay, "evaluate and save a running mean of the weights, with this decay",
-            {.least = 0, .most = 1, .empty = "off"});
+            {.least = 0, .most = 1, .above = true, .below = true, .empty = "off"});
   visit.key("early_stop", c.early_stop, "stop after so many evaluations without a better one",
             {.least = 1, .empty = "off"});
 
@@ -129,7 +136,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "what each rank has of a batch; auto: as much as its measured speed allows, equal: as much as any other",
             {.choices = {"equal", "auto"}});
   visit.key("collective_timeout", c.collective_timeout,
-            "seconds that ranks wait for one that lives but does not come, before all of them give up", positive);
+            "seconds that ranks wait for one that lives but does not come, before all of them give up",
+            {.least = 0, .most = 1e6, .above = true});
 
   auto& s = c.strategy;
   visit.section("Strategy");
@@ -137,19 +145,24 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("strategy.cpu_threads", s.cpu_threads, "threads inside CPU kernels; auto: cores / processes on the host",
             some);
   visit.key("strategy.nccl_comm_num", s.nccl_comm_num,
-            "communicators used in turn for collectives; 2 is advised across hosts", some);
+            "communicators used in turn for collectives; 2 is advised across hosts", {.least = 1, .most = 64});
   visit.key("strategy.fuse_all_reduce_ops", s.fuse_all_reduce_ops, "merge gradient all-reduces", any);
   visit.key("strategy.fuse_parameter_memory_size", s.fuse_parameter_memory_size,
-            "MB per merged all-reduce; auto: a tenth of all gradients, less towards the end", positive);
-  visit.key("strategy.fuse_parameter_groups_size", s.fuse_parameter_groups_size, "layers per merged all-reduce at most",
-            some);
+            "MB per merged all-reduce; auto: a tenth of all gradients, less towards the end; "
+            "FLAGS_fuse_parameter_memory_size in the environment wins over a file",
+            positive);
+  visit.key(
+      "strategy.fuse_parameter_groups_size", s.fuse_parameter_groups_size,
+      "layers per merged all-reduce at most; FLAGS_fuse_parameter_groups_size in the environment wins over a file",
+      some);
   visit.key("strategy.use_hierarchical_allreduce", s.use_hierarchical_allreduce,
             "within the host, then across hosts, then within", any);
   visit.key("strategy.num_iteration_per_drop_scope", s.num_iteration_per_drop_scope,
             "steps after which unused plans and scratch memory are released", some);
   visit.key("strategy.fetch_frequency", s.fetch_frequency, "steps between two reads of values by the host", some);
   visit.key("strategy.fuse_bn_act_ops", s.fuse_bn_act_ops, "batch norm + activation as one kernel", any);
-  visit.key("strategy.fuse_elewise_add_act_ops", s.fuse_elewise_add_act_ops, "add + activation as one kernel", any);
+  visit.key("strategy.fuse_elewise_add_act_ops", s.fuse_elewise_add_act_ops,
+            "add + activation as one kernel, also after a convolution or product", any);
   visit.key("strategy.fast_math", s.fast_math, "kernels with larger rounding errors may be chosen", any);
   visit.key("strategy.use_local_sgd", s.use_local_sgd, "average weights now and then instead of gradients at each step",
             any);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/open_data.h"
@@ -30,20 +31,19 @@ std::string describe_file(const fs::path& path) {
 }
 
 std::string describe_checkpoint(const fs::path& path) {
-  std::optional<std::string> damage = damage_of(path);
-  std::string text = fmt::format("checkpoint {}: {}\n", path.string(), damage ? "DAMAGED: " + *damage : "whole");
-  if (damage) return text;
+  std::string text = fmt::format("checkpoint {}: whole\n", path.string());
   text += describe_file(weights_file(path));
-  if (fs::exists(average_file(path))) text += describe_file(average_file(path));
+  if (base::exists(average_file(path))) text += describe_file(average_file(path));
   return text + describe_file(optimizer_file(path));
 }
 
 std::string describe_data(const OpenedData& data) {
   std::string text = fmt::format("data {}: {} to train on, {} to test, {} classes\n", data.title, data.train->size(),
                                  data.test->size(), data.classes);
+  if (!data.passed_over.empty()) text += fmt::format("  passed over: {}\n", data.passed_over);
   if (data.is_text()) return text;
-  text += fmt::format("  images u8 {}; of pixels / 255: mean {:.4f}, deviation {:.4f}\n", to_string(data.image),
-                      fmt::join(data.mean, " "), fmt::join(data.deviation, " "));
+  text += fmt::format("  images u8 {}; of pixels / 255: mean {:.4f}, standard deviation {:.4f}\n",
+                      to_string(data.image), fmt::join(data.mean, " "), fmt::join(data.deviation, " "));
   constexpr int64_t kCounted = 100'000;  // samples: each is read for its label
   if (data.train->size() + data.test->size() > kCounted) return text;
   std::vector<int64_t> train(static_cast<size_t>(data.classes)), test(train.size());
@@ -61,24 +61,27 @@ std::string describe_data(const OpenedData& data) {
 OpenedData open_any(const fs::path& path) {
   Config config;
   config.data = path.string();
-  if (fs::exists(path / "vocab.txt")) config.model = "bert_mini";
+  if (base::exists(path / "vocab.txt")) config.model = "bert_mini";
   return open_data(config);
 }
 
 }  // namespace
 
-std::string describe(const fs::path& path) {
-  std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) return describe_file(path);
-  if (fs::exists(path / "manifest.json", ignored)) return describe_checkpoint(path);
+Description describe(const fs::path& path) {
+  if (base::kind_of(path) == base::PathKind::file) return {describe_file(path)};
+  if (base::exists(path / "manifest.json")) {
+    if (auto damage = damage_of(path))
+      return {fmt::format("checkpoint {}: DAMAGED: {}\n", path.string(), *damage), true};
+    return {describe_checkpoint(path)};
+  }
   std::vector<std::string> skipped;
   std::optional<fs::path> newest = newest_checkpoint(path / "checkpoints", &skipped);
   std::string text;
   for (const std::string& one : skipped) text += "damaged: " + one + "\n";
-  if (newest) return text + describe_checkpoint(*newest);
+  if (newest) return {text + describe_checkpoint(*newest), !skipped.empty()};
   std::string reason = skipped.empty() ? "" : skipped[0];
   try {
-    if (reason.empty() && (path == "generated" || fs::is_directory(path))) return describe_data(open_any(path));
+    if (reason.empty() && (path == "generated" || base::is_folder(path))) return {describe_data(open_any(path))};
   } catch (const Error& error) {
     reason = error.what();
   }

@@ -6,8 +6,13 @@
 
 namespace bonfire::train {
 
+struct Description {
+  std::string text;
+  bool damaged = false;  // a checkpoint that was looked at is
+};
+
 // A safetensors file, a checkpoint, a run (its newest whole checkpoint), or a folder of data that open_data() reads.
 // DataError when it is none of these.
-std::string describe(const std::filesystem::path& path);
+Description describe(const std::filesystem::path& path);
 
 }  // namespace bonfire::train

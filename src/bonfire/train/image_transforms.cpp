@@ -30,6 +30,20 @@ std::pair<double, double> range_of(const char* key, const std::vector<double>& v
   return {values[0], values[1]};
 }
 
+// With crop: auto it depends on the data.
+void require_crop_counts(const Config& config, const StoredForm& stored) {
+  const Config usual;
+  const std::pair<const char*, bool> given[] = {{"crop_area", config.crop_area != usual.crop_area},
+                                                {"crop_ratio", config.crop_ratio != usual.crop_ratio},
+                                                {"center_crop", config.center_crop != usual.center_crop}};
+  for (const auto& [key, is_given] : given)
+    if (is_given && crop_of(config, stored) != "resized")
+      throw_error<ConfigError>(
+          "[config] {} has no effect without crop: resized, which is the default of pictures in folders only; add it, "
+          "or leave {} out",
+          key, key);
+}
+
 }  // namespace
 
 Shape image_shape(const Config& config, const StoredForm& stored) {
@@ -52,6 +66,7 @@ data::Transform evaluation_transform(const Config& config, const StoredForm& sto
 }
 
 data::Transform training_transform(const Config& config, const StoredForm& stored, const std::vector<float>& mean) {
+  require_crop_counts(config, stored);
   Shape shape = image_shape(config, stored);
   double flip = config.flip.value_or(stored.pictures ? 0.5 : 0);
   std::string crop = crop_of(config, stored);

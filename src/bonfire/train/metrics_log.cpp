@@ -37,6 +37,7 @@ class MetricsLog final : public Reporter {
                {"data_wait", report.data_wait},
                {"communication_wait", report.communication_wait}};
     if (report.top1) event["top1"] = *report.top1;
+    if (!report.communication_waits.empty()) event["communication_waits"] = report.communication_waits;
     write(event);
   }
   void evaluated(const EvaluationReport& report) override {

@@ -73,11 +73,10 @@ void transform_images(const Config& config, OpenedData& data) {
 }
 
 void open_pictures(const Config& config, OpenedData& data) {
-  if (config.train_file.empty() != config.test_file.empty())
-    throw_error<ConfigError>("[data] train_file and test_file must both be given, or neither");
   data::ImageFolders folders = data::load_image_folders(config.train_file, config.test_file);
   data.train = folders.train;
   data.test = folders.test;
+  data.passed_over = folders.passed_over;
   data.title = config.train_file;
   data.class_names = folders.train->class_names();
   data.classes = static_cast<int64_t>(data.class_names.size());
@@ -87,7 +86,12 @@ void refuse_image_settings(const Config& config) {
   const std::pair<const char*, bool> given[] = {{"train_file", !config.train_file.empty()},
                                                 {"test_file", !config.test_file.empty()},
                                                 {"image_size", config.image_size.has_value()},
+                                                {"num_classes", config.num_classes.has_value()},
+                                                {"test_share", config.test_share != Config{}.test_share},
                                                 {"crop", config.crop != "auto"},
+                                                {"crop_area", config.crop_area != Config{}.crop_area},
+                                                {"crop_ratio", config.crop_ratio != Config{}.crop_ratio},
+                                                {"center_crop", config.center_crop != Config{}.center_crop},
                                                 {"flip", config.flip.has_value()},
                                                 {"random_erasing", config.random_erasing > 0},
                                                 {"mixup", config.mixup.has_value()},
@@ -139,6 +143,7 @@ OpenedData open_data(const Config& config) {
                              text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)");
   if (model_reads_text) return open_text(config);
   OpenedData data;
+  bool split_by_share = false;
   if (config.data == "generated" && config.train_file.empty() && config.test_file.empty()) {
     data.title = "generated glyphs";
     data.train = std::make_shared<data::Glyphs>(data::GlyphsOptions{.split = Split::train});
@@ -154,7 +159,12 @@ OpenedData open_data(const Config& config) {
     data.test = source.test;
     data.class_names = source.class_names;
     data.classes = source.classes;
+    data.passed_over = source.passed_over;
+    split_by_share = source.split_by_share;
   }
+  if (!split_by_share && config.test_share != Config{}.test_share)
+    throw_error<ConfigError>("[data] test_share has no effect: {} has a test part of its own; leave it out",
+                             data.title);
   if (data.train->size() == 0 || data.test->size() == 0)
     throw_error<DataError>("[data] {} has {} images to train on and {} to test, expected some of both", data.title,
                            data.train->size(), data.test->size());

@@ -19,6 +19,7 @@ struct OpenedData {
   data::Transform train_transform, test_transform;  // may be empty
   bool is_text() const { return vocabulary > 0; }
   std::vector<std::string> class_names;
+  std::string passed_over;  // of the folder, in words: what cannot be read; empty: nothing
 };
 
 // DataError naming what was looked for; ConfigError when num_classes is too small for the labels, when settings of

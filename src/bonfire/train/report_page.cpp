@@ -1,42 +1,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bonfire/base/file.h"
 #include "bonfire/data/transforms.h"
 #include "bonfire/train/chart.h"
+#include "bonfire/train/number_text.h"
 #include "bonfire/train/png.h"
+#include "bonfire/train/report_frame.h"
 #include "bonfire/train/reporter.h"
 
 namespace bonfire::train {
 
 namespace {
-
-constexpr std::string_view kHead = R"(<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Bonfire</title><style>
-:root { --page: #fbfaf8; --card: #fff; --ink: #222; --soft: #6d6a66; --line: #e4e0da; --a: #d9480f; --b: #1864ab; --c: #2b8a3e; --heat: 217, 72, 15; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #171615; --card: #21201e; --ink: #eae7e2; --soft: #a19c95; --line: #3a3734; --a: #ff8c42; --b: #74b9ff; --c: #69db7c; --heat: 255, 140, 66; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 68rem; background: var(--page); color: var(--ink); font: 16px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: .5rem 0 0; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .6rem; } p { color: var(--soft); margin: .2rem 0 1rem; }
-.tiles, .charts, .pictures { display: grid; gap: .8rem; }
-.tiles { grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); } .charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
-.pictures { grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .7rem; }
-.tiles b { display: block; font-size: 1.35rem; } .tiles span, figcaption { color: var(--soft); font-size: .85rem; }
-figure { margin: 0; text-align: center; } figure img { width: 100%; image-rendering: pixelated; border-radius: .3rem; } .wrong { color: var(--a); }
-svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .title { font-size: 13px; fill: var(--ink); }
-.grid { stroke: var(--line); } .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .curve.c0 { stroke: var(--a); } .curve.c1 { stroke: var(--b); } .curve.c2 { stroke: var(--c); }
-.dot.c0 { fill: var(--a); } .dot.c1 { fill: var(--b); } .dot.c2 { fill: var(--c); } svg .legend.c0 { fill: var(--a); } svg .legend.c1 { fill: var(--b); } svg .legend.c2 { fill: var(--c); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; } td, th { padding: .25rem .5rem; text-align: right; font-weight: normal; white-space: nowrap; }
-.layers td:first-child, .layers th:first-child, .layers td:last-child, .layers th:last-child { text-align: left; } .layers tr + tr { border-top: 1px solid var(--line); } .layers tr:last-child td { font-weight: bold; }
-pre { overflow-x: auto; font-size: .8rem; margin: 0; } details summary { cursor: pointer; }
-</style></head><body>
-)";
 
 // Large images as small ones: the page holds many.
 std::string encoded_small(const data::Array& image) {
@@ -50,9 +30,20 @@ std::string encoded_small(const data::Array& image) {
   return encode_png(shown.input.bytes, shown.input.shape);
 }
 
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M %Z", &parts)};
+}
+
 class ReportPage final : public Reporter {
  public:
-  void begin(const RunBegins& run) override { run_ = run; }
+  void begin(const RunBegins& run) override {
+    run_ = run;
+    started_ = local_time();
+  }
   void step(const StepReport&) override {}
   void evaluated(const EvaluationReport& report) override {
     last_ = report;
@@ -67,8 +58,8 @@ class ReportPage final : public Reporter {
  private:
   void write() {
     read_metrics();
-    std::string page = std::string(kHead) + heading() + tiles() + charts() + predictions() + confusion() + layers() +
-                       details() + "</body></html>\n";
+    std::string page = report_begin(title()) + heading() + tiles() + charts() + waiting() + predictions() +
+                       confidence() + confusion() + lowest_recalls() + layers() + details() + report_end();
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(page))};
     base::write_file_atomically(run_.folder / "report.html", chunks);
   }
@@ -79,76 +70,175 @@ class ReportPage final : public Reporter {
     train_top1_ = {"training", {}, {}}, test_top1_ = {"test", {}, {}};
     computing_ = {"compute", {}, {}}, data_wait_ = {"data", {}, {}}, communication_ = {"communication", {}, {}};
     rate_ = {"rate", {}, {}}, speed_ = {run_.unit + "/s", {}, {}};
+    epochs_.clear();
+    waits_.clear();
     std::ifstream in(run_.folder / "metrics.jsonl");
-    auto add = [](Curve& curve, const nlohmann::json& event, const char* key) {
-      if (event.contains(key) && event[key].is_null()) return;  // how JSON writes what is no number
-      curve.x.push_back(event.at("step"));
-      curve.y.push_back(event.value(key, 0.0));  // runs that were begun by an older version lack some
-    };
     for (std::string text; std::getline(in, text);) {
       nlohmann::json event = nlohmann::json::parse(text, nullptr, false);
       if (event.is_discarded()) continue;
-      if (event.value("event", "") == "step") {
-        add(train_loss_, event, "loss");
-        if (event.contains("top1")) add(train_top1_, event, "top1");  // text has none
-        add(rate_, event, "lr");
-        add(speed_, event, "samples_per_second");
-        add(data_wait_, event, "data_wait");
-        add(communication_, event, "communication_wait");
-        computing_.x.push_back(event.at("step"));
-        computing_.y.push_back(1 - data_wait_.y.back() - communication_.y.back());
-      } else if (event.value("event", "") == "evaluation") {
-        add(test_loss_, event, "loss");
-        add(test_top1_, event, "top1");
-      }
+      if (event.value("event", "") == "step") read_step(event);
+      if (event.value("event", "") != "evaluation") continue;
+      add(test_loss_, event, "loss");
+      add(test_top1_, event, "top1");
+      epochs_.push_back(event.value("epoch", int64_t{0}));
     }
   }
 
+  void read_step(const nlohmann::json& event) {
+    add(train_loss_, event, "loss");
+    if (event.contains("top1")) add(train_top1_, event, "top1");  // text has none
+    add(rate_, event, "lr");
+    add(speed_, event, "samples_per_second");
+    add(data_wait_, event, "data_wait");
+    add(communication_, event, "communication_wait");
+    computing_.x.push_back(event.at("step"));
+    computing_.y.push_back(1 - data_wait_.y.back() - communication_.y.back());
+    if (event.contains("communication_waits")) waits_.push_back(event["communication_waits"]);
+  }
+
+  static void add(Curve& curve, const nlohmann::json& event, const char* key) {
+    if (event.contains(key) && event[key].is_null()) return;  // how JSON writes what is no number
+    curve.x.push_back(event.at("step"));
+    curve.y.push_back(event.value(key, 0.0));  // runs that were begun by an older version lack some
+  }
+
+  // Of the evaluations so far. There is one at least when a page is written after the first.
+  size_t best() const {
+    return static_cast<size_t>(std::max_element(test_top1_.y.begin(), test_top1_.y.end()) - test_top1_.y.begin());
+  }
+
+  std::string title() const {
+    std::string text = run_.model + " on " + run_.data;
+    if (!test_top1_.y.empty()) text += ": " + percent(test_top1_.y[best()]);
+    return text + " (Bonfire)";
+  }
+
   std::string heading() const {
-    return fmt::format("<h1>{} on {}</h1><p>{} {} to train on, {} to test; {} epochs of {} steps on {}</p>\n",
-                       escape_html(run_.model), escape_html(run_.data), run_.train_samples, run_.unit,
-                       run_.test_samples, run_.epochs, run_.steps_per_epoch, escape_html(run_.place));
+    std::string steps = run_.counts_epochs() ? fmt::format("{} of {}", plural(run_.epochs, "epoch"),
+                                                           plural(run_.steps_per_epoch, "step"))
+                                             : plural(run_.total_steps, "step");
+    std::string text = fmt::format("<h1>{} on {}</h1><p>{} {} to train on, {} to test; {} of {} {} on {}</p>\n",
+                                   escape_html(run_.model), escape_html(run_.data), grouped(run_.train_samples),
+                                   run_.unit, grouped(run_.test_samples), steps, grouped(run_.batch_size * run_.ranks),
+                                   run_.unit, escape_html(run_.ranks > 1 ? plural(run_.ranks, "rank") : run_.place));
+    text += fmt::format("<p>Begun on {} by Bonfire {}", started_, escape_html(run_.version));
+    if (!run_.command.empty()) text += fmt::format(": <code>{}</code>", escape_html(run_.command));
+    if (!run_.resumed_from.empty()) text += ", resumed from " + escape_html(run_.resumed_from);
+    return text + "</p>\n";
   }
 
   std::string tiles() const {
     auto tile = [](const std::string& value, const std::string& name) {
       return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>", value, name);
     };
-    double best = test_top1_.y.empty() ? 0 : *std::max_element(test_top1_.y.begin(), test_top1_.y.end());
+    std::string text = "<div class=\"tiles\">";
+    if (!test_top1_.y.empty()) {
+      const std::string top1 = run_.unit == "images" ? "top-1" : "top-1 of masked words";
+      text += tile(percent(test_top1_.y[best()]),
+                   fmt::format("best {}, <span class=\"whole\">epoch {}</span>", top1, epochs_[best()]));
+      text += tile(percent(test_top1_.y.back()),
+                   fmt::format("last {}, <span class=\"whole\">epoch {}</span>", top1, epochs_.back()));
+      if (run_.has_top5())
+        text +=
+            tile(percent(last_.top5), fmt::format("last top-5, <span class=\"whole\">epoch {}</span>", epochs_.back()));
+      text += tile(value_text(test_loss_.y.back(), Numbers::loss),
+                   fmt::format("last test loss, <span class=\"whole\">epoch {}</span>", epochs_.back()));
+    }
     std::vector<double> speeds = speed_.y;
     std::sort(speeds.begin(), speeds.end());
-    std::string text = "<div class=\"tiles\">" +
-                       tile(fmt::format("{:.2f} %", 100 * best), "best top-1 on the test " + run_.unit) +
-                       tile(fmt::format("{:.2f} %", 100 * last_.top5), "top-5, last epoch") +
-                       tile(speeds.empty() ? "–" : fmt::format("{:.0f}", speeds[speeds.size() / 2]),
-                            run_.unit + " a second (median)") +
-                       tile(fmt::format("{}", run_.parameters), "parameters");
+    if (!speeds.empty())
+      text += tile(value_text(speeds[speeds.size() / 2], Numbers::count), run_.unit + " a second (median)");
+    text += tile(grouped(run_.parameters), "parameters");
     if (ended_.seconds > 0)
-      text += tile(fmt::format("{:.0f} s", ended_.seconds),
-                   ended_.interrupted ? "until it was stopped" : "from begin to end");
+      text += tile(duration(ended_.seconds), ended_.interrupted ? "until it was stopped" : "from beginning to end");
     return text + "</div>\n";
+  }
+
+  // The test curve with its best and its last point named, on the side where the training curve is not.
+  static Curve judged(Curve curve, size_t best, Numbers numbers) {
+    if (curve.y.empty()) return curve;
+    const bool is_loss = numbers == Numbers::loss;
+    const std::string name = is_loss ? "lowest" : "best";
+    auto mark = [&](size_t i, const std::string& named, double away) {
+      const std::string text = fmt::format("{} {}", named, value_text(curve.y[i], numbers));
+      curve.marks.push_back({curve.x[i], curve.y[i], text, is_loss ? away : -away - 9});
+    };
+    const size_t last = curve.y.size() - 1;
+    const bool near = curve.x[last] - curve.x[best] < 0.3 * curve.x[last];
+    mark(best, best == last ? name + " and last" : name, best != last && near ? 23 : 9);
+    if (best != last) mark(last, "last", 9);
+    return curve;
+  }
+
+  size_t lowest_loss() const {
+    return static_cast<size_t>(std::min_element(test_loss_.y.begin(), test_loss_.y.end()) - test_loss_.y.begin());
   }
 
   std::string charts() const {
     auto card = [](const std::string& chart) { return chart.empty() ? "" : "<div class=\"card\">" + chart + "</div>"; };
-    return "<h2>Curves</h2><div class=\"charts\">" + card(draw_chart({train_loss_, test_loss_}, {"loss", "step"})) +
-           card(draw_chart({train_top1_, test_top1_}, {"accuracy", "step", true})) +
-           card(draw_chart({rate_}, {"learning rate", "step"})) +
-           card(draw_chart({speed_}, {run_.unit + " a second", "step"})) +
-           card(draw_chart({computing_, data_wait_, communication_}, {"where the time goes", "step", true})) +
-           "</div>\n";
+    std::vector<Curve> times{computing_, data_wait_};
+    if (run_.ranks > 1) times.push_back(communication_);
+    return "<h2>Curves</h2>" + overfitting() + "<div class=\"charts\">" +
+           card(draw_chart({train_loss_, judged(test_loss_, lowest_loss(), Numbers::loss)},
+                           {"loss", "step", Numbers::loss, true})) +
+           card(draw_chart({train_top1_, judged(test_top1_, best(), Numbers::share)},
+                           {"accuracy", "step", Numbers::share})) +
+           card(draw_chart({rate_}, {"learning rate", "step", Numbers::plain, true})) +
+           card(draw_chart({speed_}, {run_.unit + " a second", "step", Numbers::count})) +
+           card(draw_chart(times, {"where the time goes", "step", Numbers::share})) + "</div>\n";
+  }
+
+  // Where the test loss has risen for long enough while the training loss fell.
+  std::string overfitting() const {
+    constexpr double kRise = 1.05;
+    if (test_loss_.y.size() < 2 || train_loss_.y.empty()) return {};
+    const size_t lowest = lowest_loss();
+    if (!(test_loss_.y.back() > kRise * test_loss_.y[lowest])) return {};
+    auto then = std::lower_bound(train_loss_.x.begin(), train_loss_.x.end(), test_loss_.x[lowest]);
+    const auto place = static_cast<size_t>(std::min(then, train_loss_.x.end() - 1) - train_loss_.x.begin());
+    if (!(train_loss_.y.back() < train_loss_.y[place])) return {};
+    return fmt::format(
+        "<p class=\"card\">Overfitting: the test loss was lowest in epoch {} ({}) and is {} now, while the training "
+        "loss "
+        "still fell. More data, augmentation, weight_decay or fewer epochs help.</p>",
+        epochs_[lowest], value_text(test_loss_.y[lowest], Numbers::loss),
+        value_text(test_loss_.y.back(), Numbers::loss));
+  }
+
+  // For whom the ranks wait: the one that waits least itself. The first report is of compiling.
+  std::string waiting() const {
+    if (waits_.size() < 2) return {};
+    std::vector<double> means(waits_.back().size());
+    size_t counted = 0;
+    for (size_t i = 1; i < waits_.size(); ++i) {
+      if (waits_[i].size() != means.size()) continue;  // before a resume there were more or fewer
+      ++counted;
+      for (size_t rank = 0; rank < means.size(); ++rank) means[rank] += waits_[i][rank];
+    }
+    std::string text =
+        "<h2>Waiting for communication</h2><div class=\"card fit scroll\"><table class=\"lines "
+        "left\"><tr><th>rank</th>";
+    for (size_t rank = 0; rank < means.size(); ++rank) text += fmt::format("<th>{}</th>", rank);
+    text += "</tr><tr><td>share of its time</td>";
+    for (double sum : means) text += fmt::format("<td>{}</td>", percent(sum / static_cast<double>(counted)));
+    const auto [least, most] = std::minmax_element(means.begin(), means.end());
+    text += "</tr></table></div>";
+    if (*most - *least > 0.1 * static_cast<double>(counted))
+      text += fmt::format("<p>Rank {} waits least: the others wait for it.</p>", least - means.begin());
+    return text + "\n";
   }
 
   // Layers, and what one sample costs in each.
   std::string layers() const {
     if (run_.layers.empty()) return {};
     std::string text =
-        "<h2>The model: one sample, forward</h2><div class=\"card scroll\"><table class=\"layers\"><tr><th>layer</th>"
+        "<h2>The model: one sample, forward</h2><div class=\"card scroll\"><table class=\"lines left "
+        "layers\"><tr><th>layer</th>"
         "<th>output</th><th>parameters</th><th>MFLOP</th><th>kB kept</th><th>ops</th></tr>\n";
     auto row = [&](const std::string& name, const std::string& output, const ModelRow& of) {
-      text += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.2f}</td><td>{:.1f}</td><td>{}</td></tr>\n",
-                          escape_html(name), output, of.parameters, of.operations * 1e-6, of.bytes * 1e-3,
-                          escape_html(of.ops));
+      text += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                          escape_html(name), output, grouped(of.parameters), grouped(of.operations * 1e-6, 2),
+                          grouped(of.bytes * 1e-3, 1), escape_html(of.ops));
     };
     ModelRow sum;
     for (const ModelRow& of : run_.layers) {
@@ -165,9 +255,13 @@ class ReportPage final : public Reporter {
 
   std::string predictions() const {
     if (last_.predictions.empty()) return {};
-    std::string text = "<h2>Test images: the wrong ones first</h2><div class=\"pictures\">";
+    const bool any_wrong = last_.predictions[0].predicted != last_.predictions[0].label;
+    std::string text =
+        fmt::format("<h2>{}, epoch {}</h2><div class=\"pictures\">",
+                    any_wrong ? "Test images: the most confident errors first" : "Test images", last_.epoch);
     for (const Prediction& p : last_.predictions) {
-      std::string caption = fmt::format("{} ({:.0f} %)", escape_html(name_of(p.predicted)), 100 * p.probability);
+      std::string caption = fmt::format("{} <span class=\"whole\">({})</span>", escape_html(name_of(p.predicted)),
+                                        whole_percent(p.probability));
       if (p.predicted != p.label)
         caption = fmt::format("<span class=\"wrong\">{}</span>, is {}", caption, escape_html(name_of(p.label)));
       text += fmt::format(
@@ -178,38 +272,112 @@ class ReportPage final : public Reporter {
     return text + "</div>\n";
   }
 
+  // A model that says 95 % should be wrong one time in twenty.
+  std::string confidence() const {
+    if (last_.by_confidence.empty()) return {};
+    std::string text = fmt::format(
+        "<h2>Errors by confidence, epoch {}</h2><div class=\"card fit scroll\"><table class=\"lines "
+        "left\"><tr><th>confidence</th><th>predictions</th><th>errors</th><th>share</th></tr>\n",
+        last_.epoch);
+    for (size_t i = last_.by_confidence.size(); i-- > 0;) {
+      const int64_t all = last_.by_confidence[i], wrong = last_.wrong_by_confidence[i];
+      if (all == 0) continue;
+      text += fmt::format("<tr><td>{} to {} %</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", 10 * i, 10 * (i + 1),
+                          grouped(all), grouped(wrong), percent(static_cast<double>(wrong) / static_cast<double>(all)));
+    }
+    return text + "</table></div>\n";
+  }
+
+  std::span<const int64_t> counts_of(size_t label) const {
+    const size_t classes = run_.class_names.size();
+    return std::span(last_.confusion).subspan(label * classes, classes);
+  }
+  double share_of(size_t label, size_t predicted) const {  // of all with that label
+    const auto counts = counts_of(label);
+    const auto all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    return all == 0 ? 0 : static_cast<double>(counts[predicted]) / static_cast<double>(all);
+  }
+  bool has_labels(size_t label) const {
+    const auto counts = counts_of(label);
+    return std::any_of(counts.begin(), counts.end(), [](int64_t count) { return count > 0; });
+  }
+  std::string recall_of(size_t label) const { return has_labels(label) ? percent(share_of(label, label)) : "–"; }
+
+  // The more often a class is taken for another, the stronger the colour; what is right has none.
   std::string confusion() const {
-    constexpr size_t kMostClasses = 40;
-    size_t classes = run_.class_names.size();
-    if (classes > kMostClasses || last_.confusion.size() != classes * classes) return {};
-    std::string text =
-        "<h2>What is taken for what</h2><div class=\"card scroll\"><table><tr><th>label \\ taken for</th>";
-    for (const std::string& name : run_.class_names) text += fmt::format("<th>{}</th>", escape_html(name));
+    const size_t classes = run_.class_names.size();
+    if (classes > kMostInMatrix || classes == 0 || last_.confusion.size() != classes * classes) return {};
+    double largest = 0;
+    for (size_t row = 0; row < classes; ++row)
+      for (size_t column = 0; column < classes; ++column)
+        if (row != column) largest = std::max(largest, share_of(row, column));
+    std::string text = fmt::format(
+        "<h2>Confusion matrix, epoch {}</h2><div class=\"card fit scroll\"><table class=\"confusion "
+        "left\"><tr><th>label \\ predicted</th>",
+        last_.epoch);
+    for (const std::string& name : run_.class_names)
+      text += fmt::format("<th{}>{}</th>", name.size() > 4 ? " class=\"upright\"" : "", escape_html(name));
+    text += "<th>recall</th>";
     for (size_t row = 0; row < classes; ++row) {
-      auto counts = std::span(last_.confusion).subspan(row * classes, classes);
-      int64_t all = 0;
-      for (int64_t count : counts) all += count;
       text += fmt::format("</tr>\n<tr><th>{}</th>", escape_html(run_.class_names[row]));
-      for (int64_t count : counts)
-        text += fmt::format("<td style=\"background: rgba(var(--heat), {:.3f})\">{}</td>",
-                            all > 0 ? 0.7 * static_cast<double>(count) / static_cast<double>(all) : 0.0,
-                            count > 0 ? std::to_string(count) : "");
+      for (size_t column = 0; column < classes; ++column) {
+        const int64_t count = counts_of(row)[column];
+        const double strength = row == column || count == 0 ? 0 : 0.1 + 0.7 * share_of(row, column) / largest;
+        text += fmt::format("<td{}>{}</td>",
+                            row == column  ? " class=\"right\""
+                            : strength > 0 ? fmt::format(" style=\"background: rgba(var(--heat), {:.3f})\"", strength)
+                                           : "",
+                            count > 0 ? grouped(count) : "");
+      }
+      text += fmt::format("<td>{}</td>", recall_of(row));
     }
     return text + "</tr></table></div>\n";
   }
 
+  // Where a matrix would be too large: the classes that are recognised least.
+  std::string lowest_recalls() const {
+    constexpr size_t kShown = 20;
+    const size_t classes = run_.class_names.size();
+    if (classes <= kMostInMatrix || last_.confusion.size() != classes * classes) return {};
+    std::vector<size_t> order;
+    for (size_t i = 0; i < classes; ++i)
+      if (has_labels(i)) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return share_of(a, a) < share_of(b, b); });
+    std::string text = fmt::format(
+        "<h2>Recall by class, epoch {}: the lowest of {}</h2><div class=\"card fit scroll\"><table class=\"lines "
+        "left\"><tr><th>class</th><th>recall</th><th>most often taken for</th></tr>\n",
+        last_.epoch, grouped(static_cast<int64_t>(classes)));
+    for (size_t label : std::span(order).first(std::min(kShown, order.size()))) {
+      size_t other = label == 0 ? 1 : 0;
+      for (size_t i = 0; i < classes; ++i)
+        if (i != label && counts_of(label)[i] > counts_of(label)[other]) other = i;
+      text += fmt::format(
+          "<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", escape_html(run_.class_names[label]), recall_of(label),
+          counts_of(label)[other] == 0
+              ? ""
+              : fmt::format("{} ({})", escape_html(run_.class_names[other]), percent(share_of(label, other))));
+    }
+    return text + "</table></div>\n";
+  }
+
   std::string details() const {
     auto fold = [](const char* title, const std::string& text) {
-      return fmt::format("<h2></h2><details class=\"card\"><summary>{}</summary><pre>{}</pre></details>\n", title,
+      if (text.empty()) return std::string();
+      return fmt::format("<details class=\"card\"><summary>{}</summary><pre>{}</pre></details>\n", title,
                          escape_html(text));
     };
     return fold("The model as a tree", run_.modules) + fold("Every setting of this run", run_.config);
   }
 
+  static constexpr size_t kMostInMatrix = 40;  // classes
+
   RunBegins run_;
   EvaluationReport last_;
   RunEnds ended_;
+  std::string started_;
   Curve train_loss_, test_loss_, train_top1_, test_top1_, rate_, speed_, computing_, data_wait_, communication_;
+  std::vector<int64_t> epochs_;             // of the evaluations
+  std::vector<std::vector<double>> waits_;  // [reports][ranks]
 };
 
 }  // namespace

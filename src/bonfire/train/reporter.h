@@ -18,12 +18,27 @@ struct RunBegins {
   std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
   std::string unit = "images";  // what a sample is
+  int64_t classes = 0;          // of images; of text, words
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
+  int64_t steps_between_evaluations = 0;
   int64_t ranks = 1;                      // batch_size is of each
   int64_t first_step = 0;                 // of this process; more than 0 when resumed
   std::string config = {}, modules = {};  // as YAML; as a tree
   std::vector<ModelRow> layers = {};      // what each costs
   std::vector<std::string> class_names = {};
+  std::string command = {}, version = {};  // how this process was started; of Bonfire
+
+  bool counts_epochs() const { return total_steps == epochs * steps_per_epoch; }  // else so many steps were asked for
+  bool has_top5() const { return classes > 5; }  // else every class would be among the first five
+};
+
+// What a run is doing. Told at every step and every batch of an evaluation: it must be cheap to take.
+struct Progress {
+  enum class Doing : uint8_t { compiling, training, evaluating, saving };
+  Doing doing = Doing::compiling;  // compiling: the first step, for which kernels are timed too
+  int64_t epoch = 0, step = 0;     // the epoch counted from 1; steps done in all
+  int64_t done = 0, all = 0;       // steps of this epoch; batches of an evaluation
+  double seconds_compiling = 0;    // of this process so far, in any of these
 };
 
 // Over the steps since the last one.
@@ -32,7 +47,9 @@ struct StepReport {
   double loss = 0;
   std::optional<double> top1 = {};  // share of the training samples; none of text, whose logits never exist as a whole
   double lr = 0, samples_per_second = 0;
-  double data_wait = 0, communication_wait = 0;  // shares of the time; the rest is computing
+  // Shares of the time, the mean of all ranks; the rest is computing.
+  double data_wait = 0, communication_wait = 0;
+  std::vector<double> communication_waits = {};  // [ranks], where there are several
 };
 
 // One test image and what the model takes it for.
@@ -47,7 +64,9 @@ struct EvaluationReport {
   double loss = 0, top1 = 0, top5 = 0;
   bool best = false;
   std::vector<int64_t> confusion = {};  // [classes, classes]: how often a label (row) was taken for a class (column)
-  std::vector<Prediction> predictions = {};  // some, the wrong ones first
+  // [10]: predictions with a confidence below 10 %, 20 %, …, and how many of them are wrong; empty for text.
+  std::vector<int64_t> by_confidence = {}, wrong_by_confidence = {};
+  std::vector<Prediction> predictions = {};  // some: the most confident of the wrong ones, then a few that are right
 };
 
 struct RunEnds {
@@ -60,6 +79,7 @@ class Reporter {
  public:
   virtual ~Reporter() = default;
   virtual void begin(const RunBegins& run) = 0;
+  virtual void progress(const Progress& /*now*/) {}
   virtual void step(const StepReport& report) = 0;
   virtual void evaluated(const EvaluationReport& report) = 0;
   virtual void note(const std::string& text) = 0;  // something a person should know
@@ -69,7 +89,7 @@ class Reporter {
 // What to do after a run, as a command or two that fit it.
 std::string what_to_try_next(const RunBegins& run);
 
-// A bar that moves when stdout is a terminal, else a line now and then.
+// A line that is drawn anew several times a second when stdout is a terminal, else a line now and then.
 std::unique_ptr<Reporter> terminal_reporter();
 
 // folder/events.out.tfevents.…: the same numbers for TensorBoard.

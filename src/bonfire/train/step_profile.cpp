@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bonfire/base/error.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/base/random.h"
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/shape_ops.h"
@@ -29,13 +31,24 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+void require_memory(const Shape& shape, size_t element) {  // bytes of one
+  const double bytes = static_cast<double>(shape.count()) * static_cast<double>(element);
+  const auto memory = static_cast<double>(base::memory_bytes());
+  if (bytes > memory)
+    throw_error<ConfigError>(
+        "[inspect] a batch {} needs {:.1f} GB, this machine has {:.1f} GB; expected a smaller batch_size or image_size",
+        to_string(shape), bytes / 1e9, memory / 1e9);
+}
+
 Tensor random_images(const Shape& shape, Device place) {
+  require_memory(shape, sizeof(float));
   std::vector<float> pixels(static_cast<size_t>(shape.count()));
   for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = 2 * uniform_at(1, 1, i) - 1;
   return Tensor::from<float>(pixels, shape, place);
 }
 
 Tensor random_numbers(const Shape& shape, int64_t below, Device place) {
+  require_memory(shape, sizeof(int64_t));
   std::vector<int64_t> numbers(static_cast<size_t>(shape.count()));
   for (size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = static_cast<int64_t>(uniform_at(2, 2, i) * static_cast<float>(below));

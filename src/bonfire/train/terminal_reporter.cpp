@@ -2,122 +2,122 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
+#include <thread>
 
-#include "bonfire/train/reporter.h"
+#include "bonfire/base/program_name.h"
+#include "bonfire/train/number_text.h"
+#include "bonfire/train/progress_line.h"
+#include "bonfire/train/time_left.h"
+#include "bonfire/train/timeline.h"
 
 namespace bonfire::train {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// 20000 → "20,000"
-std::string grouped(int64_t number) {
-  std::string text = std::to_string(number);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
-  return text;
-}
-
-std::string duration(double seconds) {
-  auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
-}
-
-std::string percent(double share) { return fmt::format("{:.2f} %", 100 * share); }
-
+// In a terminal a thread draws the line, so that it moves whatever the run is busy with.
 class TerminalReporter final : public Reporter {
  public:
+  ~TerminalReporter() override { stop_drawing(); }
+
   void begin(const RunBegins& run) override {
-    run_ = run;
-    started_ = Clock::now();
+    std::lock_guard lock(mutex_);
+    facts_ = {.run = run, .now = {}};
+    left_ = TimeLeft(run);
+    started_ = since_ = seconds_now();
     line(fmt::format("training {} ({} parameters) on {}: {} {}, {} to test", run.model, grouped(run.parameters),
                      run.data, grouped(run.train_samples), run.unit, grouped(run.test_samples)));
-    bool whole = run.total_steps == run.epochs * run.steps_per_epoch;
     line(fmt::format("{} of {} on {}",
-                     whole ? fmt::format("{} epochs of {} steps", run.epochs, grouped(run.steps_per_epoch))
-                           : fmt::format("{} steps", grouped(run.total_steps)),
-                     run.ranks > 1 ? fmt::format("{} {} ({} on each of {} ranks)", run.ranks * run.batch_size, run.unit,
-                                                 run.batch_size, run.ranks)
-                                   : fmt::format("{} {}", run.batch_size, run.unit),
+                     run.counts_epochs()
+                         ? fmt::format("{} of {}", plural(run.epochs, "epoch"), plural(run.steps_per_epoch, "step"))
+                         : plural(run.total_steps, "step"),
+                     run.ranks > 1 ? fmt::format("{} {} ({} on each of {} ranks)", grouped(run.ranks * run.batch_size),
+                                                 run.unit, grouped(run.batch_size), run.ranks)
+                                   : fmt::format("{} {}", grouped(run.batch_size), run.unit),
                      run.place));
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
+    if (is_terminal_) drawing_ = std::thread([this] { keep_drawing(); });
+  }
+
+  void progress(const Progress& now) override {
+    std::lock_guard lock(mutex_);
+    const bool another = now.doing != facts_.now.doing;
+    if (another) since_ = seconds_now();
+    facts_.now = now;
+    left_.note(now, seconds_now());
+    if (another && is_terminal_) draw();  // however short it is
   }
 
   void step(const StepReport& report) override {
-    int64_t all = run_.total_steps, done = report.step - run_.first_step;
-    double left = done > 0 ? elapsed() / static_cast<double>(done) * static_cast<double>(all - report.step) : 0;
-    std::string numbers = fmt::format(
-        "loss {:.4f}{}  {} {}/s  {}  ETA {}", report.loss, report.top1 ? "  acc " + percent(*report.top1) : "",
-        grouped(static_cast<int64_t>(report.samples_per_second)), run_.unit, split(report), duration(left));
-    int64_t in_epoch = report.step - (report.epoch - 1) * run_.steps_per_epoch;
-    std::string head = fmt::format("epoch {}/{}", report.epoch, run_.epochs);
-    if (is_terminal_) {
-      draw(fmt::format("{} {} {}/{}  {}", head, bar(report.step, all), in_epoch, run_.steps_per_epoch, numbers));
-    } else {
-      line(fmt::format("{}, step {}/{}: {}", head, in_epoch, run_.steps_per_epoch, numbers));
-    }
+    std::lock_guard lock(mutex_);
+    facts_.report = report;
+    facts_.seconds_left = left_.left(seconds_now());
+    if (!is_terminal_) line(report_line(facts_));
   }
 
   void evaluated(const EvaluationReport& report) override {
-    line(fmt::format("epoch {}/{} done after {}: test loss {:.4f}, top-1 {}, top-5 {}{}", report.epoch, run_.epochs,
-                     duration(elapsed()), report.loss, percent(report.top1), percent(report.top5),
-                     report.best ? "  (best)" : ""));
+    std::lock_guard lock(mutex_);
+    const RunBegins& run = facts_.run;
+    line(fmt::format("epoch {}/{} done after {}: test loss {:.4f}, top-1 {}{}{}", report.epoch, run.epochs,
+                     duration(seconds_now() - started_), report.loss, percent(report.top1),
+                     run.has_top5() ? ", top-5 " + percent(report.top5) : "", report.best ? "  (best)" : ""));
   }
 
-  void note(const std::string& text) override { line("note: " + text); }
+  void note(const std::string& text) override {
+    std::lock_guard lock(mutex_);
+    line("note: " + text);
+  }
 
   void end(const RunEnds& run) override {
+    stop_drawing();
+    const RunBegins& began = facts_.run;
     if (run.interrupted) {
-      line(fmt::format("stopped after {}; saved. To go on: bonfire train {}/config.yaml resume={}",
-                       duration(run.seconds), run_.folder.string(), run_.folder.string()));
+      line(fmt::format("stopped after {}; saved. To go on: {} train {}/config.yaml resume={}", duration(run.seconds),
+                       base::program_name(), began.folder.string(), began.folder.string()));
       return;
     }
-    line(fmt::format("{} after {}: best top-1 {} on {} {} it has not seen",
+    line(fmt::format("{} after {}: best top-1 {}{} on {} {} it has not seen",
                      run.stopped_early ? "stopped early" : "done", duration(run.seconds), percent(run.best_top1),
-                     grouped(run_.test_samples), run_.unit));
-    line("report      " + (run_.folder / "report.html").string());
+                     run.last_top1 < run.best_top1 ? fmt::format(" (last {})", percent(run.last_top1)) : "",
+                     grouped(began.test_samples), began.unit));
+    line("report      " + (began.folder / "report.html").string());
     line("weights     " + run.weights.string());
     line("checkpoint  " + run.checkpoint.string());
-    line("log         " + (run_.folder / "metrics.jsonl").string());
+    line("log         " + (began.folder / "metrics.jsonl").string());
     if (!run.trace.empty()) line("trace       " + run.trace.string() + " (open it in ui.perfetto.dev)");
-    line("try next    " + what_to_try_next(run_));
+    line("try next    " + what_to_try_next(began));
   }
 
  private:
-  double elapsed() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
-
-  static std::string bar(int64_t done, int64_t all) {
-    constexpr int64_t kWidth = 20;  // characters
-    int64_t full = all > 0 ? kWidth * done / all : 0;
-    std::string text;
-    for (int64_t i = 0; i < kWidth; ++i) text += i < full ? "━" : "─";
-    return text;
+  void keep_drawing() {
+    constexpr auto kBetween = std::chrono::milliseconds(200);
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kBetween, [&] { return stop_; })) draw();
   }
 
-  // Where the time goes: "compute 97 % data 3 %".
-  static std::string split(const StepReport& report) {
-    double computing = 1 - report.data_wait - report.communication_wait;
-    std::string text = fmt::format("compute {:.0f} % data {:.0f} %", 100 * computing, 100 * report.data_wait);
-    if (report.communication_wait > 0) text += fmt::format(" comm {:.0f} %", 100 * report.communication_wait);
-    return text;
-  }
-
-  // One line that is drawn over again; cut at the terminal's edge so that it stays one.
-  void draw(const std::string& text) {
-    winsize size{};
-    size_t width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-    size_t shown = 0, bytes = 0;
-    while (bytes < text.size() && shown < width) {
-      ++bytes;
-      while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80) ++bytes;
-      ++shown;
+  void stop_drawing() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
     }
-    std::printf("\r\033[K%.*s", static_cast<int>(bytes), text.c_str());
+    changed_.notify_all();
+    if (drawing_.joinable()) drawing_.join();
+    if (drawn_) std::printf("\r\033[K");
+    std::fflush(stdout);
+    drawn_ = false;
+  }
+
+  // One line that is drawn over again; no wider than the terminal is now, so that it stays one.
+  void draw() {
+    winsize size{};
+    const size_t width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    const double now = seconds_now();
+    facts_.seconds_left = left_.left(now);
+    facts_.seconds = now - since_;
+    ++facts_.frame;
+    std::printf("\r\033[K%s", progress_line(facts_, width).c_str());
     std::fflush(stdout);
     drawn_ = true;
   }
@@ -128,25 +128,29 @@ class TerminalReporter final : public Reporter {
     drawn_ = false;
   }
 
-  RunBegins run_;
-  Clock::time_point started_;
+  std::mutex mutex_;  // of all below, while the thread runs
+  std::condition_variable changed_;
+  LineFacts facts_;
+  TimeLeft left_;
+  double started_ = 0, since_ = 0;  // when the run began; when it began to do what it does
   bool is_terminal_ = isatty(STDOUT_FILENO) == 1;
-  bool drawn_ = false;
+  bool drawn_ = false, stop_ = false;
+  std::thread drawing_;
 };
 
 }  // namespace
 
 std::string what_to_try_next(const RunBegins& run) {
   bool is_text = run.unit == "sequences", is_built_in = run.data.starts_with("generated ");
-  std::string folder = run.folder.string();
+  std::string folder = run.folder.string(), program = base::program_name();
   if (is_text && is_built_in)
-    return fmt::format("bonfire train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", folder);
-  if (is_text) return fmt::format("bonfire predict {} \"a sentence with [MASK] in it\"", folder);
+    return fmt::format("{} train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", program, folder);
+  if (is_text) return fmt::format("{} predict {} \"a sentence with [MASK] in it\"", program, folder);
   if (run.model == "mnist_cnn" && is_built_in)
-    return "bonfire train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
+    return program + " train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
   if (is_built_in)
-    return fmt::format("bonfire train model={} data=FOLDER, with pictures of yours (docs/data.md)", run.model);
-  return fmt::format("bonfire predict {} IMAGE, to see what it takes a picture for", folder);
+    return fmt::format("{} train model={} data=FOLDER, with pictures of yours (docs/data.md)", program, run.model);
+  return fmt::format("{} predict {} IMAGE, to see what it takes a picture for", program, folder);
 }
 
 std::unique_ptr<Reporter> terminal_reporter() { return std::make_unique<TerminalReporter>(); }

@@ -7,6 +7,9 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/machine.h"
+#include "bonfire/base/program_name.h"
+#include "bonfire/comm/rendezvous.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/image.h"
 #include "bonfire/ops/loss.h"
@@ -16,10 +19,12 @@
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
+#include "bonfire/train/config_rules.h"
 #include "bonfire/train/image_sizes.h"
 #include "bonfire/train/trainer_state.h"
 
@@ -31,26 +36,13 @@ namespace fs = std::filesystem;
 std::atomic<bool> stop_requested{false};
 constexpr const char* kLoopTrack = "training loop";
 
-// A setting that would be read and then ignored is refused instead.
-void refuse_what_is_not_built(const Config& c) {
-  const DistributedStrategy& s = c.strategy;
-  const std::pair<const char*, bool> not_yet[] = {
-      {"backend: nccl", c.backend == "nccl"},
-      {"strategy.use_recompute", s.use_recompute},
-      {"strategy.amp_dtype: f16", s.use_amp && s.amp_dtype == "f16"},
-  };
-  for (const auto& [name, asked] : not_yet)
-    if (asked) throw_error<ConfigError>("[train] {} is not built yet; leave it out", name);
+void refuse_other_models(const Config& c) {
   for (const char* name : {"lstm_classifier", "two_headed"})
     if (c.model == name)
       throw_error<ConfigError>(
           "[train] {} neither classifies images nor predicts masked words, and there is no other data here yet; use it "
           "from C++",
           name);
-  if (c.balance == "auto" && s.use_local_sgd)
-    throw_error<ConfigError>(
-        "[train] balance: auto weighs the gradients of all ranks by their shares, and with strategy.use_local_sgd each "
-        "rank has a gradient of its own; leave one of them out");
 }
 
 optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
@@ -69,7 +61,8 @@ optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& p
 }  // namespace
 
 Trainer::Trainer(Config config) : state_(std::make_unique<State>()) {
-  refuse_what_is_not_built(config);
+  check_config(config);
+  refuse_other_models(config);
   cpu::set_ops_in_flight(static_cast<int>(config.strategy.num_threads));
   if (config.strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*config.strategy.cpu_threads));
   state_->config = std::move(config);
@@ -88,6 +81,8 @@ void Trainer::State::prepare() {
   Span opening(timeline.get(), kLoopTrack, "open data");
   opened = open_data(config);
   opening.end();
+  if (!opened.passed_over.empty()) note(fmt::format("{}: passed over {}", opened.title, opened.passed_over));
+  require_batch_fits();
   Span making(timeline.get(), kLoopTrack, "make model");
   const std::vector<Device> places = places_of(config);
   place = config.place == "auto" ? fleet::default_device() : places[static_cast<size_t>(fleet::rank()) % places.size()];
@@ -102,7 +97,6 @@ void Trainer::State::prepare() {
   if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
   open_loaders();
   micro = std::make_unique<Micro>(make_steps());
-  stand_ins = std::make_unique<Micro>(make_steps());
 }
 
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
@@ -112,8 +106,7 @@ void Trainer::State::make_model() {
   model = models::make(config.model, shape);
   if (!opened.is_text()) require_size(*model, config.model, opened.image);
   if (!config.init_from.empty() && is_first_rank()) {
-    fs::path file = fs::is_directory(config.init_from) ? weights_file(config.init_from) : fs::path(config.init_from);
-    nn::LoadReport report = model->load(file, {.strict = config.strict});
+    nn::LoadReport report = model->load(weights_in(config.init_from), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
   }
   model->to(place);
@@ -125,7 +118,7 @@ void Trainer::State::make_model() {
     if (strategy.use_local_sgd) local.emplace(strategy, 0);
     strategy.use_local_sgd = false;
     model = fleet::distributed_model(*model);
-    optimizer = fleet::distributed_optimizer(*optimizer, strategy);
+    fleet::detail::distribute_optimizer(*optimizer, strategy);  // the environment has had its say in the configuration
   }
   if (config.ema_decay) {
     models::Model mean_model = models::make(config.model, shape);
@@ -137,6 +130,18 @@ void Trainer::State::make_model() {
 // Of the devices of one process the batch is dealt out, while ranks have a batch each.
 int64_t Trainer::State::own_batch() const {
   return places_of(config).size() > 1 ? config.batch_size / fleet::world_size() : config.batch_size;
+}
+
+// Refused before anything of that size is made. Text has two numbers of 8 bytes a token.
+void Trainer::State::require_batch_fits() const {
+  const auto sample =
+      static_cast<double>(opened.is_text() ? 16 * config.seq_length : 5 * opened.image.count());  // bytes
+  const auto memory = static_cast<double>(base::memory_bytes());
+  if (sample * static_cast<double>(own_batch()) > memory)
+    throw_error<ConfigError>(
+        "[train] batch_size is {}: so many samples of {} do not fit into the {:.1f} GB of this machine, expected at "
+        "most {}",
+        own_batch(), opened.title, memory / 1e9, static_cast<int64_t>(memory / sample));
 }
 
 void Trainer::State::open_loaders() {
@@ -242,7 +247,8 @@ class Trainer::State::Tally {
   void report(int64_t epoch) {
     while (!pending_.empty()) read_one();
     if (fetched_ == 0) return;
-    double seconds = std::max(seconds_now() - since_, 1e-9);
+    const TimeSpent now = state_.time_spent();
+    double seconds = std::max(now.wall - since_.wall, 1e-9);
     add_over_ranks({&loss_, 1});
     int64_t counts[] = {correct_, targets_, samples_};
     add_over_ranks(counts);
@@ -257,8 +263,8 @@ class Trainer::State::Tally {
                       .step = state_.step,
                       .loss = loss,
                       .lr = state_.optimizer->lr(),
-                      .samples_per_second = static_cast<double>(samples) / seconds,
-                      .data_wait = (state_.train->seconds_waited() - waited_) / seconds};
+                      .samples_per_second = static_cast<double>(samples) / seconds};
+    share_time(report, shares_between(since_, now));
     if (!state_.opened.is_text()) report.top1 = static_cast<double>(correct) / static_cast<double>(targets);
     state_.tell(&Reporter::step, report);
     begin();
@@ -273,8 +279,7 @@ class Trainer::State::Tally {
   void begin() {
     loss_ = 0;
     correct_ = targets_ = samples_ = fetched_ = 0;
-    since_ = seconds_now();
-    waited_ = state_.train->seconds_waited();
+    since_ = state_.time_spent();
   }
 
   void read_one() {
@@ -293,16 +298,24 @@ class Trainer::State::Tally {
 
   State& state_;
   std::deque<Pending> pending_;  // results that nobody has waited for
-  double loss_ = 0, since_ = 0, waited_ = 0;
+  TimeSpent since_;
+  double loss_ = 0;
   int64_t correct_ = 0, targets_ = 0, samples_ = 0, fetched_ = 0;
 };
 
+// By updates, so that micro-batches train as one large batch does.
 double Trainer::State::epochs_done() const {
-  data::LoaderPosition at = train->position();
-  auto batches = static_cast<double>(train->batches_per_epoch());
-  return (static_cast<double>(at.epoch) * batches +
-          static_cast<double>(at.samples) / static_cast<double>(global_batch())) /
-         batches;
+  return static_cast<double>(updates_done()) / static_cast<double>(updates_per_epoch());
+}
+
+int64_t Trainer::State::updates_per_epoch() const {
+  const int64_t each = config.strategy.accumulate_steps;
+  return (train->batches_per_epoch() + each - 1) / each;
+}
+
+int64_t Trainer::State::updates_done() const {
+  const data::LoaderPosition at = train->position();
+  return at.epoch * updates_per_epoch() + at.samples / global_batch() / config.strategy.accumulate_steps;
 }
 
 bool Trainer::State::must_stop() const { return fleet::world_size() == 1 ? stop_requested.load() : agreed_to_stop; }
@@ -327,7 +340,9 @@ void Trainer::State::agree(const Tensor& label, int64_t until_update) {
   if (opened.is_text() && share.own > 0)
     for (int64_t word : label.to_vector<int64_t>()) words += word >= 0 ? 1 : 0;
   int64_t counts[] = {stop_requested ? 1 : 0, words};
+  const double asked = seconds_now();
   add_over_ranks(counts);
+  agreeing += seconds_now() - asked;
   agreed_to_stop = counts[0] > 0;
   if (!alone) weight.set(part * (opened.is_text() ? data::Share{words, counts[1], share.world} : share).weight());
 }
@@ -341,6 +356,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
                            .warmup_steps = config.warmup_epochs,
                            .warmup_start_lr = config.warmup_start_lr};
   Span whole(timeline.get(), kLoopTrack, fmt::format("epoch {}", epoch + 1));
+  show_steps(epoch);
   Tally tally(*this);
   if (local) local->begin_epoch(epoch);
   if (balance) pace.since = own_seconds();  // an evaluation is nobody's step
@@ -350,29 +366,31 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   while (train->position().epoch == epoch && step < total_steps && !(must_stop() && updated)) {
     if (writer) writer->check();
     trace_nodes();
-    double epochs = epochs_done();
-    if (updated) until_update = samples_until_update();
+    if (updated) {  // rate and average are those of an update, as if its batches were one
+      until_update = samples_until_update();
+      optimizer->set_lr(schedule.at(epochs_done()));
+      if (average) average->set_step(updates_done());
+    }
     Span next(timeline.get(), kLoopTrack, "next batch");
     const double asked = seconds_now();
     auto [input, label] = train->next();
     pace.for_data += seconds_now() - asked;
     next.end();
     agree(label, until_update);
-    optimizer->set_lr(schedule.at(epochs));
-    if (average) average->set_step(step);
     ++step;
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
     const data::Share share = train->share();
     const bool standing_in = share.own == 0;
-    Micro& steps = standing_in ? *stand_ins : *micro;
-    auto& run = !updated ? steps.add : local && local->local() ? steps.update_alone : steps.update;
+    auto& run = !updated ? micro->add : local && local->local() ? micro->update_alone : micro->update;
     fleet::StandIns scope(standing_in);
     fleet::RowsOf rows(share);
     tally.add(run(input, label), share);
     if (updated && local && local->ends_with_average(optimizer->lr())) fleet::average();
     launch.end();
+    show_steps(epoch);
+    note_collectives();
     balance_shares(input.size(0));
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
@@ -423,15 +441,19 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
                 .unit = opened.is_text() ? "sequences" : "images",
+                .classes = opened.classes,
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
                 .total_steps = total_steps,
                 .batch_size = own_batch(),
+                .steps_between_evaluations = config.eval_freq * train->batches_per_epoch(),
                 .ranks = fleet::world_size(),
                 .first_step = step,
                 .config = to_yaml(config),
                 .modules = nn::to_string(*model),
-                .class_names = opened.class_names};
+                .class_names = opened.class_names,
+                .command = fleet::shell_text(fleet::command_words()),
+                .version = comm::library_version()};
   Tensor sample = opened.is_text() ? Tensor::from<int64_t>(std::vector<int64_t>(static_cast<size_t>(config.seq_length)),
                                                            {1, config.seq_length}, place)
                                    : Tensor::from<float>(std::vector<float>(static_cast<size_t>(opened.image.count())),
@@ -458,7 +480,10 @@ RunEnds Trainer::State::train_all() {
     share_weights();
     save();
   }
-  if (writer) writer->finish();
+  if (writer) {
+    show_saving();
+    writer->finish();
+  }
   if (timeline) {
     collect_nodes();
     timeline->write(trace_file);
@@ -502,8 +527,8 @@ RunEnds Trainer::run_as_rank() {
   State& s = *state_;
   if (s.config.num_gpus > 1 && fleet::world_size() == 1)
     throw_error<ConfigError>(
-        "[train] num_gpus is {0}, and this process is alone; start {0} with: bonfire train --nproc {0}",
-        s.config.num_gpus);
+        "[train] num_gpus is {0}, and this process is alone; start {0} with: {1} train --nproc {0}", s.config.num_gpus,
+        base::program_name());
   s.agreed_to_stop = false;
   struct Forget {  // a stop is of one run, however that ends
     ~Forget() { stop_requested = false; }
@@ -522,6 +547,7 @@ RunEnds Trainer::run_as_rank() {
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
     base::write_file_atomically(s.folder / "config.yaml", chunks);
     s.tell(&Reporter::begin, s.beginning(resumed ? resumed->string() : ""));
+    s.note_hints();
   }
   RunEnds end = s.train_all();
   s.tell(&Reporter::end, end);

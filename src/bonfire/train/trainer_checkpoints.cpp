@@ -2,7 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/file.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/optim/optimizer_state.h"
 #include "bonfire/runtime/tuning.h"
 #include "bonfire/train/trainer_state.h"
 
@@ -11,12 +13,6 @@ namespace bonfire::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-nn::StateDict optimizer_state(const optim::Optimizer& optimizer) {
-  nn::StateDict state;
-  for (const auto& [name, variable] : optimizer.state()) state.push_back({name, variable});
-  return state;
-}
 
 // The next number that no run in the folder has.
 fs::path new_run_folder(const fs::path& output) {
@@ -38,9 +34,13 @@ std::optional<fs::path> Trainer::State::checkpoint_to_resume() {
   std::vector<fs::path> places;
   if (config.resume == "auto") {
     std::vector<std::pair<int, fs::path>> runs;
-    std::error_code ignored;
-    for (const fs::directory_entry& entry : fs::directory_iterator(config.output, ignored))
-      if (int number = std::atoi(entry.path().filename().c_str()); number > 0) runs.emplace_back(number, entry.path());
+    std::error_code error;
+    if (base::is_folder(config.output))
+      for (fs::directory_iterator entry(config.output, error); !error && entry != fs::directory_iterator();
+           entry.increment(error))
+        if (int number = std::atoi(entry->path().filename().c_str()); number > 0)
+          runs.emplace_back(number, entry->path());
+    if (error) throw_error<ConfigError>("[train] cannot read the output '{}': {}", config.output, error.message());
     std::sort(runs.rbegin(), runs.rend());
     for (const auto& [number, run] : runs) places.push_back(run);
     if (places.empty()) return {};  // nothing to resume yet: begin
@@ -48,7 +48,7 @@ std::optional<fs::path> Trainer::State::checkpoint_to_resume() {
     places.push_back(config.resume);
   }
   for (const fs::path& run : places) {
-    if (fs::exists(run / "manifest.json")) {
+    if (base::exists(run / "manifest.json")) {
       if (auto damage = damage_of(run))
         throw_error<DataError>("[train] the checkpoint {} is damaged: {}", run.string(), *damage);
       folder = run.parent_path().parent_path();
@@ -73,9 +73,15 @@ void Trainer::State::restore(const fs::path& checkpoint) {
         "[train] {} is a checkpoint of {}, this run trains {}; set model={}, or take what fits with init_from and "
         "strict=false",
         checkpoint.string(), state["model"].get<std::string>(), config.model, state["model"].get<std::string>());
+  if (state.is_object() && state.value("optimizer", config.optimizer) != config.optimizer)
+    throw_error<ConfigError>(
+        "[train] {} was trained with optimizer {}, this run has {}; set optimizer={} to go on, or begin anew from its "
+        "weights with init_from",
+        checkpoint.string(), state["optimizer"].get<std::string>(), config.optimizer,
+        state["optimizer"].get<std::string>());
   nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
-  nn::load_state_dict(optimizer_state(*optimizer), optimizer_file(checkpoint));
-  if (average && fs::exists(average_file(checkpoint))) {
+  optim::load_optimizer_state(*optimizer, optimizer_file(checkpoint));
+  if (average && base::exists(average_file(checkpoint))) {
     average->model().load(average_file(checkpoint));
   } else if (average) {
     average->begin_anew();
@@ -97,7 +103,8 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
     if (auto saved = state.find("local_sgd"); local && saved != state.end())
       local->resume(saved->at("local"), saved->at("highest_rate"));
-    if (is_first_rank()) runtime::set_tuning_record(state.at("kernels").dump());
+    if (is_first_rank() && !runtime::set_tuning_record(state.at("kernels").dump()))
+      note("the checkpoint was saved by another build: kernels are chosen anew, so rounding differs from here on");
   } catch (const nlohmann::json::exception& error) {
     throw_error<DataError>("[train] {}: {}", source, error.what());
   }
@@ -118,12 +125,14 @@ void Trainer::State::begin_or_resume(const std::optional<fs::path>& checkpoint) 
 }
 
 CheckpointSource Trainer::State::checkpoint_source() const {
-  return {model->state_dict(), optimizer_state(*optimizer), average ? average->model().state_dict() : nn::StateDict{}};
+  return {model->state_dict(), optim::state_dict(*optimizer),
+          average ? average->model().state_dict() : nn::StateDict{}};
 }
 
 std::string Trainer::State::run_state() const {
   data::LoaderPosition position = train->position();
   nlohmann::json state{{"model", config.model},
+                       {"optimizer", config.optimizer},
                        {"step", step},
                        {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
                        {"random_step", random_state().step},
@@ -137,7 +146,9 @@ std::string Trainer::State::run_state() const {
 }
 
 void Trainer::State::save() {
+  if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank()) return;
+  show_saving();
   CheckpointSource source = checkpoint_source();
   source.state = run_state();
   WeightsFile best;

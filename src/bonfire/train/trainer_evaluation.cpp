@@ -11,28 +11,46 @@ namespace bonfire::train {
 
 namespace fs = std::filesystem;
 
-// Counts what is taken for what, and keeps some images: all wrong ones until there are enough, and a few right ones.
-// `first`: where the batch begins in the test data, of which this rank has every so-manieth sample.
+namespace {
+
+constexpr size_t kTenths = 10;                     // of confidence
+constexpr std::ptrdiff_t kWrong = 16, kRight = 8;  // images that are kept
+
+// Where a prediction goes among those kept, the most confident of the wrong ones first; -1: nowhere.
+std::ptrdiff_t place_among(const std::vector<Prediction>& kept, double confidence, bool is_right) {
+  const auto rights = std::find_if(kept.begin(), kept.end(), [](const auto& p) { return p.label == p.predicted; });
+  if (is_right) return kept.end() - rights < kRight ? kept.end() - kept.begin() : -1;
+  auto less_sure = [&](const Prediction& p) { return p.probability < confidence; };
+  const auto place = std::find_if(kept.begin(), rights, less_sure) - kept.begin();
+  return place < kWrong ? place : -1;
+}
+
+}  // namespace
+
+// Counts what is taken for what and how confidently, and keeps some images: those that are wrong with the highest
+// confidence, and a few right ones. `first`: where the batch begins in the test data, of which this rank has every
+// so-manieth sample.
 void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const {
   if (opened.is_text()) return;
-  constexpr size_t kWrong = 16, kRight = 8;
+  std::vector<Prediction>& kept = report.predictions;
   auto classes = static_cast<size_t>(opened.classes);
   std::vector<float> shares = softmax(logits.to(DType::f32), -1).to_vector<float>();
   std::vector<int64_t> labels = label.to_vector<int64_t>();
-  auto wrong = static_cast<size_t>(std::count_if(report.predictions.begin(), report.predictions.end(),
-                                                 [](const Prediction& p) { return p.label != p.predicted; }));
-  size_t right = report.predictions.size() - wrong;
   for (size_t i = 0; i < labels.size(); ++i) {
     auto row = std::span(shares).subspan(i * classes, classes);
     auto predicted = static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
     ++report.confusion[static_cast<size_t>(labels[i]) * classes + predicted];
-    bool is_wrong = labels[i] != static_cast<int64_t>(predicted);
-    if (is_wrong ? wrong++ >= kWrong : right++ >= kRight) continue;
+    const bool is_right = labels[i] == static_cast<int64_t>(predicted);
+    const auto tenth = std::min(kTenths - 1, static_cast<size_t>(row[predicted] * static_cast<float>(kTenths)));
+    ++report.by_confidence[tenth];
+    if (!is_right) ++report.wrong_by_confidence[tenth];
+    const std::ptrdiff_t place = place_among(kept, row[predicted], is_right);
+    if (place < 0) continue;
     int64_t index = first + test->share().place(static_cast<int64_t>(i));
-    Prediction kept{index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input};
-    report.predictions.insert(
-        is_wrong ? report.predictions.begin() + static_cast<int64_t>(wrong) - 1 : report.predictions.end(),
-        std::move(kept));
+    kept.insert(kept.begin() + place,
+                {index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input});
+    if (!is_right && std::ssize(kept) > kWrong && kept[kWrong].label != kept[kWrong].predicted)
+      kept.erase(kept.begin() + kWrong);
   }
 }
 
@@ -70,9 +88,14 @@ EvaluationReport Trainer::State::measure(int64_t epoch) const {
   double loss = 0;
   int64_t first = 0, fifth = 0, targets = 0, begin = 0;  // begin: of the batch, in samples
   EvaluationReport report{.epoch = epoch + 1, .step = step};
-  if (!opened.is_text()) report.confusion.resize(static_cast<size_t>(opened.classes * opened.classes));
+  if (!opened.is_text()) {
+    report.confusion.resize(static_cast<size_t>(opened.classes * opened.classes));
+    report.by_confidence.resize(kTenths);
+    report.wrong_by_confidence.resize(kTenths);
+  }
   int64_t five = std::min<int64_t>(5, opened.classes);
-  for (const auto& [input, label] : test->epoch(epoch)) {
+  for (int64_t batches = 0; const auto& [input, label] : test->epoch(epoch)) {
+    show(Progress::Doing::evaluating, epoch, batches++, test->batches_per_epoch());
     data::Share share = test->share();
     if (share.own > 0) {
       Tensor logits = logits_of(judged, input), target = targets_of(label), counted = count_targets(target);
@@ -91,7 +114,8 @@ EvaluationReport Trainer::State::measure(int64_t epoch) const {
   int64_t counts[] = {first, fifth, targets};
   add_over_ranks(counts);
   add_over_ranks({&loss, 1});
-  add_over_ranks(report.confusion);
+  for (std::vector<int64_t>* counted : {&report.confusion, &report.by_confidence, &report.wrong_by_confidence})
+    add_over_ranks(*counted);
   auto all = static_cast<double>(counts[2]);
   report.loss = loss / all;
   report.top1 = static_cast<double>(counts[0]) / all;

@@ -1,6 +1,7 @@
 #pragma once
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
-// up again, trainer_evaluation.cpp what is counted on the test data, trainer_balance.cpp which rank trains on how much.
+// up again, trainer_evaluation.cpp what is counted on the test data, trainer_balance.cpp which rank trains on how much,
+// trainer_progress.cpp what is told of the run besides.
 
 #include <optional>
 
@@ -15,6 +16,7 @@
 #include "bonfire/train/between_ranks.h"
 #include "bonfire/train/checkpoint_writer.h"
 #include "bonfire/train/open_data.h"
+#include "bonfire/train/time_shares.h"
 #include "bonfire/train/trainer.h"
 #include "bonfire/train/weight_average.h"
 
@@ -59,13 +61,15 @@ struct Trainer::State {
     double for_data = 0;  // seconds that next batches have taken, in all
     int64_t rows = 0;     // samples of these steps, stand-ins too
   } pace;
+  double agreeing = 0;            // seconds that steps have begun later since ranks had to agree on them, in all
+  bool told_collectives = false;  // what a step communicates
 
   template <class Event>
-  void tell(void (Reporter::*event)(const Event&), const Event& what) {
+  void tell(void (Reporter::*event)(const Event&), const Event& what) const {
     if (!is_first_rank()) return;
     for (auto& reporter : reporters) (*reporter.*event)(what);
   }
-  void note(const std::string& text) {
+  void note(const std::string& text) const {
     if (!is_first_rank()) return;
     for (auto& reporter : reporters) reporter->note(text);
   }
@@ -89,6 +93,7 @@ struct Trainer::State {
 
   void prepare();
   void make_model();
+  void require_batch_fits() const;  // into the memory
   void open_loaders();
   std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
   void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
@@ -102,9 +107,19 @@ struct Trainer::State {
   void save();
   CheckpointSource checkpoint_source() const;  // but for the state of the run
 
+  void show_steps(int64_t epoch) const;  // of the epoch, done so far
+  void show_saving() const;
+  void show(Progress::Doing doing, int64_t epoch, int64_t done = 0, int64_t all = 0) const;
+  void note_hints() const;  // at the start
+  void note_collectives();  // of a step, as soon as one is compiled
+  TimeSpent time_spent() const;
+  static void share_time(StepReport& report, const TimeShares& own);  // with all ranks
+
   RunBegins beginning(const std::string& resumed_from) const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // false: asked to stop inside it
+  int64_t updates_per_epoch() const;
+  int64_t updates_done() const;  // by the position: gradients never add up across epochs
   int64_t samples_until_update() const;
   void agree(const Tensor& label, int64_t until_update);  // before each step: on its weight, and whether to stop
   double own_seconds() const;                             // computing and waiting for data, never for other ranks
@@ -125,7 +140,6 @@ struct Trainer::State {
     Compiled<std::vector<Tensor>> add, update, update_alone;
   };
   std::unique_ptr<Micro> micro;
-  std::unique_ptr<Micro> stand_ins;  // the same, for batches of which this rank has no sample
   Micro make_steps();
 };
 

@@ -1,14 +1,19 @@
 // What CUDA devices do, on a real one: launches, captured steps, and training that follows the CPU's.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "bonfire/bonfire.h"
+#include "bonfire/kernel/queue.h"
 #include "bonfire/optim/optimizers.h"
+#include "bonfire/runtime/tuning.h"
 #include "tests/support/cuda_device.h"
+#include "tests/support/scratch_folder.h"
 
 namespace bonfire::device_test {
 namespace {
 
-class CudaDevice : public testing::Test {
+class CudaDevice : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!cuda_device()) GTEST_SKIP() << "skipped: no CUDA device";
@@ -110,6 +115,63 @@ TEST_F(CudaDevice, SmallResNetTrainsAsOnTheCpu) {
 TEST_F(CudaDevice, TheSameSeedGivesTheSameBits) {
   auto make = [] { return models::mnist_cnn(); };
   EXPECT_EQ(train(make, {64, 1, 28, 28}, place, true, 20), train(make, {64, 1, 28, 28}, place, true, 20));
+}
+
+// More parameters than one launch of the kernel takes, with gradients at other steps each.
+TEST_F(CudaDevice, AdamCountsTheUpdatesOfEachParameter) {
+  auto updated = [](Device device) {
+    std::vector<Parameter> parameters;
+    for (uint64_t i = 0; i < 200; ++i) {
+      Variable variable = Variable::from<float>(std::span<const float>(numbers(5, i)), {5}, device);
+      parameters.emplace_back(variable);
+    }
+    optim::Adam optimizer(parameters, {.lr = 0.01});
+    for (size_t step = 0; step < 4; ++step) {
+      Tensor loss = full({}, 0.0, DType::f32, device);
+      for (size_t i = 0; i < parameters.size(); ++i)
+        if (i % 4 <= step) loss = loss + sum(square(parameters[i] - 3.0));
+      loss.backward();
+      optimizer.step();
+      optimizer.clear_grad();
+    }
+    std::vector<float> values;
+    for (const Parameter& parameter : parameters)
+      for (float value : parameter.value().to_vector<float>()) values.push_back(value);
+    for (int64_t count : optimizer.state()[0].second.value().to_vector<int64_t>())
+      values.push_back(static_cast<float>(count));
+    return values;
+  };
+  expect_close(updated(place), updated({}), 1e-6F);
+}
+
+TEST_F(CudaDevice, TimesAreKeptByTheModelOfTheGpu) {
+  EXPECT_FALSE(queue_of(place).model().empty());
+  bonfire::testing::ScratchFolder folder;
+  setenv("BONFIRE_CACHE", folder.path().c_str(), 1);
+  setenv("BONFIRE_TUNE", "full", 1);
+  runtime::reload_tuning();
+  runtime::reorder_nanoseconds({{8, 16, 4, 4}, DType::f32, place}, {}, channels_last());
+  EXPECT_NE(runtime::tuning_record().find(queue_of(place).model()), std::string::npos) << runtime::tuning_record();
+  unsetenv("BONFIRE_CACHE");
+  setenv("BONFIRE_TUNE", "off", 1);
+  runtime::reload_tuning();
+}
+
+// Candidates of one name would count as one kernel, whose time is measured once.
+TEST_F(CudaDevice, ConvolutionsInOtherLayoutsHaveOtherNames) {
+  Graph graph;
+  auto input = [&](const Shape& shape) {
+    return GraphValue{graph.add_input(LeafKind::feed, {shape, DType::f32, place}), 0};
+  };
+  GraphNode* node =
+      graph.add(find_op("conv2d"), {input({8, 16, 14, 14}), input({32, 16, 3, 3})},
+                {{"stride", Shape{1, 1}}, {"padding", Shape{1, 1}}, {"dilation", Shape{1, 1}}, {"groups", 1}});
+  const std::vector<Layout> rows(2), last(2, channels_last());
+  for (const Candidate& one : candidates_for({*node, rows}))
+    for (const Candidate& other : candidates_for({*node, last})) {
+      if (one.output_layouts[0] == other.output_layouts[0]) continue;
+      EXPECT_NE(one.name, other.name);
+    }
 }
 
 TEST_F(CudaDevice, OutOfMemoryIsADeviceErrorThatSaysHowMuch) {

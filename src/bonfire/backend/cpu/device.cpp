@@ -17,6 +17,7 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/inline_vector.h"
+#include "bonfire/base/machine.h"
 #include "bonfire/kernel/accesses.h"
 #include "bonfire/kernel/queue.h"
 
@@ -38,12 +39,22 @@ void ask_for_large_pages(void* data, size_t bytes) {
   if (bytes >= kLargePage) madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
+[[noreturn]] void fail_memory(const char* what, size_t bytes) {
+  constexpr double kGigabyte = 1e9;
+  throw_error<DeviceError>(
+      "[cpu] no memory for {} of {:.3f} GB, this machine has {:.3f} GB; a smaller batch_size or image_size needs less",
+      what, static_cast<double>(bytes) / kGigabyte, static_cast<double>(base::memory_bytes()) / kGigabyte);
+}
+
 class CpuMemory final : public DeviceMemory {
  public:
   void* allocate(size_t bytes) override {
     const size_t alignment = bytes >= kLargePage ? kLargePage : kAlignment;
     void* data = std::aligned_alloc(alignment, round_up(std::max<size_t>(bytes, 1), alignment));
-    if (data == nullptr) throw_error<DeviceError>("[cpu] no memory for {} bytes", bytes);
+    if (data == nullptr || bytes > base::memory_bytes()) {
+      std::free(data);
+      fail_memory("a tensor", bytes);
+    }
     ask_for_large_pages(data, bytes);
     return data;
   }
@@ -100,9 +111,20 @@ double seconds_now(bool alone) {
 std::atomic<int> threads_setting{0}, ops_setting{0};
 std::atomic<int> threads_in_use{0};  // of the devices that exist: all have as many, and workspaces are made for them
 
+void require_possible(const char* what, int64_t number) {
+  if (number < 1 || number > base::most_tasks())
+    throw_error<ConfigError>("[cpu] {} is {}, expected 1 to {} on this machine", what, number, base::most_tasks());
+}
+
+// 0: nothing is said.
 int number_from(const char* variable) {
   const char* text = std::getenv(variable);
-  return text == nullptr ? 0 : std::atoi(text);
+  if (text == nullptr || *text == '\0') return 0;
+  char* end = nullptr;
+  const int64_t number = std::strtoll(text, &end, 10);
+  if (*end != '\0') throw_error<ConfigError>("[cpu] {} is '{}', expected a whole number", variable, text);
+  require_possible(variable, number);
+  return static_cast<int>(number);
 }
 
 class CpuQueue final : public Queue {
@@ -139,11 +161,12 @@ class CpuQueue final : public Queue {
   }
 
   void* arena(size_t bytes) override {
+    if (bytes > base::memory_bytes()) fail_memory("the temporaries of a step", bytes);
     std::lock_guard lock(arena_mutex_);
     if (reserved_ == nullptr) reserve_arena(bytes);
     if (bytes > arena_bytes_) {
       if (bytes > reserved_bytes_ - kLargePage || mprotect(arena_, bytes, PROT_READ | PROT_WRITE) != 0)
-        throw_error<DeviceError>("[cpu] no memory for {} bytes of temporaries: {}", bytes, std::strerror(errno));
+        fail_memory("the temporaries of a step", bytes);
       ask_for_large_pages(arena_, bytes);
       arena_bytes_ = bytes;
     }
@@ -162,7 +185,12 @@ class CpuQueue final : public Queue {
 
   double seconds_computing() override {
     std::lock_guard lock(mutex_);
-    return computing_;
+    return seconds_.computing;
+  }
+
+  double seconds_communicating() override {
+    std::lock_guard lock(mutex_);
+    return seconds_.communicating;
   }
 
   void run_now(const std::function<void(const Run&)>& body) override {
@@ -176,6 +204,10 @@ class CpuQueue final : public Queue {
   }
 
  private:
+  struct Seconds {
+    double computing = 0, communicating = 0;
+  };
+
   struct Job {
     Launch launch;
     std::shared_ptr<CpuCompletion> completion;
@@ -194,12 +226,12 @@ class CpuQueue final : public Queue {
         busy_ = true;
       }
       std::exception_ptr error;
-      double computing = 0;  // seconds
+      Seconds taken;
       try {
         if (job.body) {
           job.body(Run{{}, {}, nullptr, &threads_, nullptr});
         } else {
-          computing = run(job.launch);
+          taken = run(job.launch);
         }
       } catch (...) {
         error = std::current_exception();
@@ -209,7 +241,8 @@ class CpuQueue final : public Queue {
       {
         std::lock_guard lock(mutex_);
         busy_ = false;
-        computing_ += computing;
+        seconds_.computing += taken.computing;
+        seconds_.communicating += taken.communicating;
       }
       completion->finish(std::move(error));
       changed_.notify_all();
@@ -217,7 +250,7 @@ class CpuQueue final : public Queue {
   }
 
   // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
-  double run(Launch& launch) {
+  Seconds run(Launch& launch) {
     try {
       return run_program(launch);
     } catch (const std::exception& error) {
@@ -227,8 +260,7 @@ class CpuQueue final : public Queue {
     }
   }
 
-  // Returns the seconds that it has computed.
-  double run_program(Launch& launch) {
+  Seconds run_program(Launch& launch) {
     for (const auto& earlier : launch.after) earlier->wait();
     const Program& program = *launch.program;
     for (size_t i = 0; i < program.addresses.size(); ++i)
@@ -242,7 +274,7 @@ class CpuQueue final : public Queue {
     return run_steps(launch, times);
   }
 
-  double run_steps(const Launch& launch, StepTimes* times) {
+  Seconds run_steps(const Launch& launch, StepTimes* times) {
     const Program& program = *launch.program;
     const double begin = seconds_now(false);
     double waiting = 0;  // seconds, for collectives
@@ -272,7 +304,7 @@ class CpuQueue final : public Queue {
       first += count;
     }
     wait([&] { background_.wait_for_all(); });
-    return seconds_now(false) - begin - waiting;
+    return {.computing = seconds_now(false) - begin - waiting, .communicating = waiting};
   }
 
   // Address space only; less than wanted where the process may not have so much (ulimit -v, valgrind).
@@ -285,8 +317,7 @@ class CpuQueue final : public Queue {
       arena_ = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(place), kLargePage));
       return;
     }
-    throw_error<DeviceError>("[cpu] cannot reserve address space for {} bytes of temporaries: {}", bytes,
-                             std::strerror(errno));
+    fail_memory("the temporaries of a step", bytes);
   }
 
   // Between two launches nothing in the arena is needed: pages go, the addresses stay.
@@ -339,7 +370,7 @@ class CpuQueue final : public Queue {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool busy_ = false, stop_ = false;
-  double computing_ = 0;      // seconds
+  Seconds seconds_;           // of all launches
   void* reserved_ = nullptr;  // address space
   void* arena_ = nullptr;     // in it, at a multiple of kLargePage
   size_t arena_bytes_ = 0, reserved_bytes_ = 0;
@@ -375,6 +406,7 @@ int cpu_threads() {
 }
 
 void set_cpu_threads(int threads) {
+  require_possible("the number of threads", threads);
   if (threads_in_use > 0 && threads != threads_in_use)
     throw_error<ConfigError>("[cpu] {} threads are in use and cannot become {}; set them before a CPU device is used",
                              threads_in_use.load(), threads);
@@ -391,6 +423,9 @@ int ops_in_flight() {
   return std::max(1, chosen > 0 ? chosen : number_from("BONFIRE_OPS_IN_FLIGHT"));
 }
 
-void set_ops_in_flight(int ops) { ops_setting = ops; }
+void set_ops_in_flight(int ops) {
+  if (ops != 0) require_possible("the number of ops in flight", ops);
+  ops_setting = ops;
+}
 
 }  // namespace bonfire::cpu

@@ -5,6 +5,7 @@
 #include "bonfire/ops/optimizer_update.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/backend/cpu/floating.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int64_t kBlock = 4096;  // elements
 constexpr int64_t kGrain = 4;     // blocks that a thread must have to be worth waking
-constexpr size_t kNumbers = 5;    // inputs before the step
+constexpr size_t kNumbers = 5;    // inputs before the counts
 
 struct Block {
   size_t tensor;
@@ -59,24 +60,28 @@ class Update {
 
   explicit Update(const GraphNode& node)
       : count_(static_cast<size_t>(node.attributes.integer("parameters"))),
-        blocks_(cut(std::span(node.inputs).subspan(kNumbers + 1, count_))) {}
+        blocks_(cut(std::span(node.inputs).subspan(kNumbers + 1, count_))),
+        all_counts_(static_cast<size_t>(node.outputs[0].shape[0])) {
+    std::ranges::copy(node.attributes.list("places"), std::back_inserter(places_));
+  }
 
   // Two sums per block and two norms per tensor.
   size_t workspace_bytes() const { return has_trust_ratio(rule) ? (blocks_.size() + count_) * 2 * sizeof(double) : 0; }
 
   void operator()(const Run& run) const {
-    auto number = [&](size_t i) { return *run.input<double>(i); };
-    const int64_t step = *run.input<int64_t>(kNumbers) + 1;
-    const auto s = OptimizerStep<Acc>::from({number(0), number(1), number(2), number(3), number(4), step});
+    const std::vector<OptimizerStep<Acc>> steps = steps_of(run);
     double* norms = nullptr;
     if constexpr (has_trust_ratio(rule)) {
       double* sums = static_cast<double*>(run.workspace);
       norms = sums + 2 * blocks_.size();
-      for_blocks(run, [&](size_t b) { measure(s, slices(run, blocks_[b]), blocks_[b].count, sums + 2 * b); });
+      for_blocks(run, [&](size_t b) {
+        measure(steps[blocks_[b].tensor], slices(run, blocks_[b]), blocks_[b].count, sums + 2 * b);
+      });
       add_up<double>(blocks_, sums, 2, {norms, count_});
       add_up<double>(blocks_, sums + 1, 2, {norms + count_, count_});
     }
     for_blocks(run, [&](size_t b) {
+      const OptimizerStep<Acc>& s = steps[blocks_[b].tensor];
       Acc ratio = 1;
       if constexpr (has_trust_ratio(rule)) {
         Acc own = static_cast<Acc>(std::sqrt(norms[blocks_[b].tensor]));
@@ -85,10 +90,33 @@ class Update {
       }
       sweep(s, ratio, slices(run, blocks_[b]), blocks_[b].count);
     });
-    *run.output<int64_t>(0) = step;
+    count(run);
   }
 
  private:
+  // Of each parameter. Mostly all have the same count, and powers take longer than a small sweep.
+  std::vector<OptimizerStep<Acc>> steps_of(const Run& run) const {
+    auto number = [&](size_t i) { return *run.input<double>(i); };
+    const int64_t* counts = run.input<int64_t>(kNumbers);
+    std::vector<OptimizerStep<Acc>> steps;
+    steps.reserve(count_);
+    for (size_t i = 0; i < count_; ++i) {
+      const int64_t before = counts[places_[i]];
+      if (i > 0 && before == counts[places_[i - 1]])
+        steps.push_back(steps.back());
+      else
+        steps.push_back(OptimizerStep<Acc>::from({number(0), number(1), number(2), number(3), number(4), before + 1}));
+    }
+    return steps;
+  }
+
+  void count(const Run& run) const {
+    const int64_t* counts = run.input<int64_t>(kNumbers);
+    int64_t* new_counts = run.output<int64_t>(0);
+    if (new_counts != counts) std::copy_n(counts, all_counts_, new_counts);
+    for (int64_t place : places_) ++new_counts[place];
+  }
+
   template <class Body>
   void for_blocks(const Run& run, const Body& body) const {
     run.threads->parallel_for(static_cast<int64_t>(blocks_.size()), kGrain, [&](int64_t begin, int64_t end) {
@@ -156,6 +184,8 @@ class Update {
 
   size_t count_;
   std::vector<Block> blocks_;
+  std::vector<int64_t> places_;  // [count_]
+  size_t all_counts_;
 };
 
 // A parameter, its gradient and its states are taken as the parameter lies: the order of elements does not matter.

@@ -16,6 +16,6 @@ void share_cpu_threads(int devices);
 // Independent ops that each CPU device runs side by side, one thread each, where they are neighbours in the plan:
 // set_ops_in_flight, else BONFIRE_OPS_IN_FLIGHT, else 1 (every op has all threads). Results do not depend on it.
 int ops_in_flight();
-void set_ops_in_flight(int ops);  // of devices that are used for the first time afterwards
+void set_ops_in_flight(int ops);  // of devices that are used for the first time afterwards; 0: as if never called
 
 }  // namespace bonfire::cpu

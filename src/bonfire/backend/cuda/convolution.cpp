@@ -176,7 +176,7 @@ std::unique_ptr<Kernel> make_after(const Attributes& attributes, const TensorSpe
 Candidate candidate_of(const KernelRequest& request, const std::shared_ptr<CudnnPlan>& plan, Direction direction,
                        const Layout& layout) {
   const GraphNode& node = request.node;
-  Candidate candidate = row_major_candidate(request, plan->name);
+  Candidate candidate = row_major_candidate(request, plan->name + (layout == channels_last() ? ":nhwc" : ":nchw"));
   candidate.workspace_bytes = plan->workspace_bytes;
   candidate.keeps_zeros = plan->keeps_zeros;
   bool has_bias = node.attributes.has("has_bias") && node.attributes.flag("has_bias");

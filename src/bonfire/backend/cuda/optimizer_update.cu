@@ -16,7 +16,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlock = 2048;    // elements of a block
 constexpr int kTensors = 192;   // of one launch: the argument must stay under 32 KiB
-constexpr size_t kNumbers = 5;  // inputs before the step: lr, weight_decay, first, second, eps
+constexpr size_t kNumbers = 5;  // inputs before the counts: lr, weight_decay, first, second, eps
 constexpr int kMostStates = 2;
 
 // A run of tensors and the blocks they are cut into.
@@ -25,6 +25,7 @@ struct Cut {
   int blocks = 0;
   int first_block[kTensors + 1];  // of each tensor
   int64_t count[kTensors];        // elements
+  int place[kTensors];            // in the counts of updates; of optimizer_update
 
   struct Piece {
     int tensor;
@@ -52,13 +53,13 @@ struct Tensors {
 
 struct Numbers {
   const double* number[kNumbers];
-  const int64_t* step;
-  int64_t* new_step;  // null: another launch of the node writes it
+  const int64_t* updates;  // counts of all parameters
+  int64_t* new_updates;
   unsigned* counter;  // of blocks that are done
 };
 
 template <class Acc, OptimizerRule rule>
-__device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers) {
+__device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers, int place) {
   __shared__ OptimizerStep<Acc> step;
   if (threadIdx.x == 0) {
     const double* const* n = numbers.number;
@@ -70,7 +71,7 @@ __device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers) {
       step.second = static_cast<Acc>(*n[3]);
       step.eps = static_cast<Acc>(*n[4]);
     } else {
-      step = OptimizerStep<Acc>::from({*n[0], *n[1], *n[2], *n[3], *n[4], *numbers.step + 1});
+      step = OptimizerStep<Acc>::from({*n[0], *n[1], *n[2], *n[3], *n[4], numbers.updates[place] + 1});
     }
   }
   __syncthreads();
@@ -82,9 +83,9 @@ template <class T, OptimizerRule rule>
 __global__ void __launch_bounds__(kThreads)
     measure(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, double* sums) {
   using Acc = Compute<T>;
-  OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers);
   Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
   int i = piece.tensor;
+  OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers, cut.place[i]);
   double own = 0, other = 0;
   for (int64_t e = piece.begin + threadIdx.x; e < piece.end; e += kThreads) {
     Acc parameter = load(t.parameter[i][e]), direction = load(t.gradient[i][e]);
@@ -123,9 +124,9 @@ __global__ void __launch_bounds__(kThreads)
     sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, const double* norms) {
   using Acc = Compute<T>;
   constexpr int kStates = state_count(rule), kWidth = 4;
-  OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers);
   Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
   int i = piece.tensor;
+  OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers, cut.place[i]);
   Acc ratio = 1;
   if constexpr (has_trust_ratio(rule)) {
     Acc own = static_cast<Acc>(norms[2 * i]), other = static_cast<Acc>(norms[2 * i + 1]);
@@ -171,10 +172,14 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  // The step is mostly updated in its own memory too: not before every block has read it.
-  if (threadIdx.x != 0 || atomicAdd(numbers.counter, 1) != gridDim.x - 1) return;
-  *numbers.counter = 0;
-  if (numbers.new_step != nullptr) *numbers.new_step = *numbers.step + 1;
+  // Counts are mostly updated in their own memory too: not before every block has read them.
+  __shared__ bool last;
+  if (threadIdx.x == 0) last = atomicAdd(numbers.counter, 1) == gridDim.x - 1;
+  __syncthreads();
+  if (!last) return;
+  if (threadIdx.x == 0) *numbers.counter = 0;
+  for (int tensor = static_cast<int>(threadIdx.x); tensor < cut.tensors; tensor += kThreads)
+    numbers.new_updates[cut.place[tensor]] = numbers.updates[cut.place[tensor]] + 1;
 }
 
 // --- hosts ---------------------------------------------------------------------------------------------------------
@@ -211,7 +216,13 @@ class Update {
 
   explicit Update(const GraphNode& node)
       : count_(static_cast<size_t>(node.attributes.integer("parameters"))),
-        parts_(parts_of(counts_of(std::span(node.inputs).subspan(kNumbers + 1, count_)))) {}
+        parts_(parts_of(counts_of(std::span(node.inputs).subspan(kNumbers + 1, count_)))),
+        count_bytes_(node.outputs[0].bytes()) {
+    std::span<const int64_t> places = node.attributes.list("places");
+    for (Part& part : parts_)
+      for (int i = 0; i < part.cut.tensors; ++i)
+        part.cut.place[i] = static_cast<int>(places[part.first + static_cast<size_t>(i)]);
+  }
 
   // Two sums per block and two norms per tensor, of the largest part.
   size_t workspace_bytes() const {
@@ -224,11 +235,13 @@ class Update {
     Numbers numbers{};
     numbers.counter = counter;
     for (size_t i = 0; i < kNumbers; ++i) numbers.number[i] = run.input<double>(i);
-    numbers.step = run.input<int64_t>(kNumbers);
-    for (const Part& part : parts_) {
-      numbers.new_step = &part == &parts_.back() ? run.output<int64_t>(0) : nullptr;
-      update(part, numbers, run);
-    }
+    numbers.updates = run.input<int64_t>(kNumbers);
+    numbers.new_updates = run.output<int64_t>(0);
+    if (numbers.updates != numbers.new_updates)  // those of parameters that are not updated now stay
+      check(
+          cudaMemcpyAsync(numbers.new_updates, numbers.updates, count_bytes_, cudaMemcpyDeviceToDevice, stream_of(run)),
+          "cudaMemcpyAsync");
+    for (const Part& part : parts_) update(part, numbers, run);
     check(cudaGetLastError(), "optimizer_update");
   }
 
@@ -258,6 +271,7 @@ class Update {
 
   size_t count_;
   std::vector<Part> parts_;
+  size_t count_bytes_;  // of all counts
 };
 
 // A parameter, its gradient and its states are taken as the parameter lies: the order of elements does not matter.

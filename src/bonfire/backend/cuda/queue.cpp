@@ -75,6 +75,7 @@ void EventCompletion::count_collectives(cudaError_t status) {
   if (status == cudaSuccess &&
       cudaEventElapsedTime(&milliseconds, collectives_->begin.get(), event_.get()) == cudaSuccess)
     collectives_->computing += std::max(0.0, 1e-3 * static_cast<double>(milliseconds) - launch.waited);
+  collectives_->communicating += launch.waited;
 }
 
 CudaQueue::CudaQueue(int index) : index_(index), arena_(index) {
@@ -88,7 +89,8 @@ std::shared_ptr<Completion> CudaQueue::launch(Launch launch) {
   make_room();
   std::optional<CollectiveCount> collectives;
   if (const size_t count = count_collectives(*launch.program); count > 0)
-    collectives.emplace(CollectiveCount{collectives_.expect(launch, count), make_timing_event(), computing_});
+    collectives.emplace(
+        CollectiveCount{collectives_.expect(launch, count), make_timing_event(), computing_, communicating_});
   std::exception_ptr failure;
   try {
     wait_for_others(launch);
@@ -240,6 +242,12 @@ double CudaQueue::seconds_computing() {
   std::lock_guard lock(mutex_);
   for (const auto& completion : in_flight_) completion->done();
   return computing_;
+}
+
+double CudaQueue::seconds_communicating() {
+  std::lock_guard lock(mutex_);
+  for (const auto& completion : in_flight_) completion->done();
+  return communicating_;
 }
 
 void* CudaQueue::arena(size_t bytes) {

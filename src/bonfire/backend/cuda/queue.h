@@ -16,7 +16,7 @@ namespace bonfire::cuda {
 struct CollectiveCount {
   std::shared_ptr<CollectiveLaunch> launch;
   Event begin;
-  std::atomic<double>& computing;  // of the queue: it is added to
+  std::atomic<double>&computing, &communicating;  // of the queue: they are added to
 };
 
 // An event behind a launch. Holds what the launch uses until it is known to be done.
@@ -51,6 +51,8 @@ class CudaQueue final : public Queue {
   void* arena(size_t bytes) override;
   size_t spread_bytes() const override { return size_t{32} << 20; }  // more would leave the cache
   double seconds_computing() override;                               // of launches with collectives only
+  std::string model() const override { return traits_of(index_).model; }
+  double seconds_communicating() override;
   void run_now(const std::function<void(const Run&)>& body) override;
 
  private:
@@ -77,7 +79,7 @@ class CudaQueue final : public Queue {
   std::deque<std::shared_ptr<EventCompletion>> in_flight_;
   std::unordered_map<const Program*, Known> known_;
   CollectiveThread collectives_;
-  std::atomic<double> computing_{0};  // seconds
+  std::atomic<double> computing_{0}, communicating_{0};  // seconds
 };
 
 CudaQueue& queue_of_cuda(int index);

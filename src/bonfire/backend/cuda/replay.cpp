@@ -51,7 +51,8 @@ void run_step(const Program& program, size_t index, const std::vector<void*>& ad
     }
     check(cudaGetLastError(), "the kernel's launch");
   } catch (const std::exception& error) {
-    throw_error<DeviceError>("[{}] failed on {}: {}", step.label, to_string(program.device), error.what());
+    std::throw_with_nested(
+        DeviceError(fmt::format("[{}] failed on {}: {}", step.label, to_string(program.device), error.what())));
   }
 }
 

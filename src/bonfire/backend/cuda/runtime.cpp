@@ -56,7 +56,8 @@ const DeviceTraits& traits_of(int index) {
     for (int i = 0; i < device_count(); ++i) {
       cudaDeviceProp properties{};
       check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
-      traits[static_cast<size_t>(i)] = {.architecture = properties.major * 10 + properties.minor,
+      traits[static_cast<size_t>(i)] = {.model = properties.name,
+                                        .architecture = properties.major * 10 + properties.minor,
                                         .multiprocessors = properties.multiProcessorCount,
                                         .shared_bytes = properties.sharedMemPerBlockOptin,
                                         .memory_bytes = properties.totalGlobalMem};

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
 #include <utility>
 
 namespace bonfire::cuda {
@@ -52,6 +53,7 @@ class DeviceScope {
 };
 
 struct DeviceTraits {
+  std::string model;     // "NVIDIA H200"
   int architecture = 0;  // 90 for compute capability 9.0
   int multiprocessors = 0;
   size_t shared_bytes = 0;  // the most that one block can ask for

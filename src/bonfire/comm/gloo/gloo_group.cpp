@@ -20,6 +20,7 @@
 #include "bonfire/comm/message_group.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/rendezvous.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
 namespace {
@@ -75,18 +76,31 @@ class KeysForGloo : public gloo::rendezvous::Store {
     membership_.store->set(full(key), std::string(data.begin(), data.end()));
   }
   std::vector<char> get(const std::string& key) override {
-    std::string value = membership_.store->get(full(key), membership_.timeout);
+    std::string value = await(key);
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) membership_.store->wait({full(key)}, membership_.timeout);
+    for (const std::string& key : keys) await(key);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
 
  private:
   std::string full(const std::string& key) const { return membership_.name + "/gloo/" + key; }
 
+  // A key is the number of the rank that sets it.
+  std::string await(const std::string& key) {
+    try {
+      return get_with_notice(*membership_.store, full(key), deadline_, notice_,
+                             [&] { return fmt::format("rank {} to join the group {}", key, membership_.name); });
+    } catch (const TimeoutError&) {
+      throw_error<TimeoutError>("[gloo] rank {} waited {} s for the addresses of rank {}", membership_.rank,
+                                static_cast<double>(membership_.timeout.count()) / 1000, key);
+    }
+  }
+
   const Membership& membership_;
+  const Clock::time_point deadline_ = Clock::now() + membership_.timeout;
+  WaitNotice notice_{fmt::format("rank {}", membership_.rank)};
 };
 
 // Gloo's waits end by success, by an error on the connection, or by a timeout that kills the whole context; and a
@@ -199,11 +213,12 @@ class GlooMessenger : public Messenger {
     return silent;
   }
 
-  std::unique_ptr<Messenger> split(int colour, std::span<const int> members, const std::string& split_key) override {
+  std::unique_ptr<Messenger> split(std::span<const int> members, const std::string& split_key,
+                                   Clock::time_point) override {  // which is that of the membership's timeout
     Membership part = membership_;
     part.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
     part.size = static_cast<int>(members.size());
-    part.name = fmt::format("{}/{}/{}", membership_.name, split_key, colour);
+    part.name = membership_.name + "/" + split_key;
     return std::make_unique<GlooMessenger>(part, device_, name(rank()));
   }
 
@@ -212,11 +227,13 @@ class GlooMessenger : public Messenger {
 
   void exchange_names(const std::string& name) {
     membership_.store->set(key(fmt::format("name/{}", rank())), name);
-    auto deadline = Clock::now() + membership_.timeout;
+    const auto deadline = Clock::now() + membership_.timeout;
+    WaitNotice notice(name);
     for (int peer = 0; peer < size(); ++peer) {
-      auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       try {
-        names_.push_back(membership_.store->get(key(fmt::format("name/{}", peer)), std::max(left, 1ms)));
+        names_.push_back(get_with_notice(*membership_.store, key(fmt::format("name/{}", peer)), deadline, notice, [&] {
+          return fmt::format("rank {} to join the group {}", peer, membership_.name);
+        }));
       } catch (const TimeoutError&) {
         throw_error<TimeoutError>("[gloo] rank {} waited {} s for rank {}, which never came", rank(),
                                   static_cast<double>(membership_.timeout.count()) / 1000, peer);
@@ -252,6 +269,8 @@ template <class Call>
 auto with_peer(const std::string& peer, const Call& call) {
   try {
     return call();
+  } catch (const std::bad_alloc&) {  // which is no peer's fault
+    throw;
   } catch (const std::exception& error) {
     throw_error<CommError>("{} is gone: {}", peer, error.what());
   }

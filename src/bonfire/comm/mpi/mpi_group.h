@@ -4,8 +4,8 @@
 //   auto group = comm::mpi_group();
 //
 // MPI is started by the first call and ended when the program ends in good order; no other part of Bonfire uses it.
-// Waits poll, because MPI has none with a timeout. A process that ends early is MPI's business: mpirun ends the whole
-// job. Needs Debian's libopenmpi-dev where Bonfire is built.
+// Waits poll, because MPI has none with a timeout, also those for ranks to make and to split a group. A process that
+// ends early is MPI's business: mpirun ends the whole job. Needs Debian's libopenmpi-dev where Bonfire is built.
 
 #include <chrono>
 #include <memory>

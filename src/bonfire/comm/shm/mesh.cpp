@@ -12,11 +12,14 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
 
 namespace bonfire::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x626f6e6669726531;  // "bonfire1"
+
+constexpr std::chrono::milliseconds kIdle{5};  // between two calls of `idle`
 
 struct Hello {
   uint64_t magic = kMagic;
@@ -55,14 +58,11 @@ bool same_user(const FileDescriptor& socket, uid_t& other) {
   return credentials.uid == ::geteuid();
 }
 
-int milliseconds_until(std::chrono::steady_clock::time_point deadline) {
-  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::max<int64_t>(0, left.count()));
-}
+using Clock = WaitNotice::Clock;
 
-bool readable(int socket, int milliseconds) {
+bool readable(int socket, Clock::time_point deadline) {
   pollfd question{socket, POLLIN, 0};
-  return ::poll(&question, 1, milliseconds) > 0;
+  return base::poll_until({&question, 1}, deadline) > 0;
 }
 
 // A message of a number with room for a descriptor beside it.
@@ -96,7 +96,8 @@ FileDescriptor::~FileDescriptor() {
 
 // Each rank connects to those below it and is called by those above.
 Mesh::Mesh(const Membership& membership) : rank_(membership.rank), sockets_(static_cast<size_t>(membership.size)) {
-  auto deadline = std::chrono::steady_clock::now() + membership.timeout;
+  const Clock::time_point deadline = Clock::now() + membership.timeout;
+  WaitNotice notice(fmt::format("rank {}", rank_));
   FileDescriptor listener = new_socket();
   std::string name = fresh_name();
   auto [address, length] = address_of(name);
@@ -104,14 +105,30 @@ Mesh::Mesh(const Membership& membership) : rank_(membership.rank), sockets_(stat
       ::listen(listener.get(), membership.size) != 0)
     fail("cannot listen on a Unix socket");
   membership.store->set(key_of(membership, rank_), name);
-  for (int peer = 0; peer < rank_; ++peer) connect_to(peer, membership);
-  accept_all(listener, membership, deadline);
+  for (int peer = 0; peer < rank_; ++peer) connect_to(peer, address_in_store(peer, membership, notice, deadline));
+  accept_all(listener, membership, notice, deadline);
 }
 
-void Mesh::connect_to(int peer, const Membership& membership) {
-  auto [address, length] = address_of(membership.store->get(key_of(membership, peer), membership.timeout));
+std::string Mesh::address_in_store(int peer, const Membership& membership, WaitNotice& notice,
+                                   Clock::time_point deadline) const {
+  try {
+    return get_with_notice(*membership.store, key_of(membership, peer), deadline, notice,
+                           [&] { return fmt::format("rank {} to join the group {}", peer, membership.name); });
+  } catch (const TimeoutError&) {
+    never_came(peer, membership);
+  }
+}
+
+void Mesh::never_came(int peer, const Membership& membership) const {
+  throw_error<TimeoutError>("[shm] rank {} waited {} s for rank {}, which never came", rank_,
+                            static_cast<double>(membership.timeout.count()) / 1000, peer);
+}
+
+void Mesh::connect_to(int peer, const std::string& name) {
+  auto [address, length] = address_of(name);
   FileDescriptor made = new_socket();
-  if (::connect(made.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+  if (base::uninterrupted([&] { return ::connect(made.get(), reinterpret_cast<const sockaddr*>(&address), length); }) !=
+      0)
     throw_error<CommError>(
         "[shm] rank {} cannot reach rank {} through a Unix socket: {}; ranks that share memory must run on one host "
         "in one network namespace",
@@ -120,40 +137,47 @@ void Mesh::connect_to(int peer, const Membership& membership) {
   if (!same_user(made, other))
     throw_error<CommError>("[shm] rank {} runs as user {}, rank {} as user {}; memory is shared within one user only",
                            rank_, ::geteuid(), peer, other);
-  Hello hello{.rank = rank_, .size = membership.size};
-  if (::send(made.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) fail("a peer hung up");
+  Hello hello{.rank = rank_, .size = static_cast<int32_t>(sockets_.size())};
+  if (base::uninterrupted([&] { return ::send(made.get(), &hello, sizeof hello, MSG_NOSIGNAL); }) != sizeof hello)
+    throw_error<CommError>("[shm] rank {} hung up while rank {} joined: {}", peer, rank_, std::strerror(errno));
   sockets_[static_cast<size_t>(peer)] = std::move(made);
 }
 
 // Whoever runs as another user or does not say a fitting hello is sent away.
-void Mesh::accept_all(const FileDescriptor& listener, const Membership& membership,
-                      std::chrono::steady_clock::time_point deadline) {
-  for (int expected = membership.size - 1 - rank_; expected > 0;) {
-    if (!readable(listener.get(), milliseconds_until(deadline))) {
-      int missing = rank_ + 1;
-      while (sockets_[static_cast<size_t>(missing)].get() >= 0) ++missing;
-      throw_error<TimeoutError>("[shm] rank {} waited {} s for rank {}, which never came", rank_,
-                                static_cast<double>(membership.timeout.count()) / 1000, missing);
+void Mesh::accept_all(const FileDescriptor& listener, const Membership& membership, WaitNotice& notice,
+                      Clock::time_point deadline) {
+  auto missing = [&] {
+    std::vector<int> ranks;
+    for (int rank = rank_ + 1; rank < membership.size; ++rank)
+      if (sockets_[static_cast<size_t>(rank)].get() < 0) ranks.push_back(rank);
+    return ranks;
+  };
+  while (!missing().empty()) {
+    if (!readable(listener.get(), std::min(deadline, notice.next()))) {
+      if (Clock::now() >= deadline) never_came(missing()[0], membership);
+      notice.look([&] { return fmt::format("{} to join the group {}", list_of_ranks(missing()), membership.name); });
+      continue;
     }
-    FileDescriptor made(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    FileDescriptor made(base::uninterrupted([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC); }));
+    if (made.get() < 0) fail("cannot take a peer's call");  // it would be refused again at once, and for ever
     uid_t other = 0;
-    if (made.get() < 0 || !same_user(made, other)) continue;
+    if (!same_user(made, other)) continue;
     Hello hello;
-    if (!readable(made.get(), milliseconds_until(deadline)) ||
-        ::recv(made.get(), &hello, sizeof hello, 0) != sizeof hello)
+    if (!readable(made.get(), deadline) ||
+        base::uninterrupted([&] { return ::recv(made.get(), &hello, sizeof hello, 0); }) != sizeof hello)
       continue;
     if (hello.magic != kMagic || hello.size != membership.size || hello.rank <= rank_ || hello.rank >= hello.size)
       continue;
     FileDescriptor& place = sockets_[static_cast<size_t>(hello.rank)];
     if (place.get() >= 0) continue;
     place = std::move(made);
-    --expected;
   }
 }
 
 bool Mesh::gone(int rank) const {
   pollfd question{sockets_[static_cast<size_t>(rank)].get(), POLLRDHUP, 0};
-  return ::poll(&question, 1, 0) > 0 && (question.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return base::poll_until({&question, 1}, Clock::now()) > 0 &&
+         (question.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 void Mesh::give(int rank, const FileDescriptor& memory, uint64_t number) const {
@@ -164,15 +188,16 @@ void Mesh::give(int rank, const FileDescriptor& memory, uint64_t number) const {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   int descriptor = memory.get();
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  if (::sendmsg(sockets_[static_cast<size_t>(rank)].get(), &letter.message, MSG_NOSIGNAL) != sizeof number)
-    fail("cannot hand memory to a peer");
+  const int socket = sockets_[static_cast<size_t>(rank)].get();
+  if (base::uninterrupted([&] { return ::sendmsg(socket, &letter.message, MSG_NOSIGNAL); }) != sizeof number)
+    throw_error<CommError>("[shm] rank {} cannot hand memory to rank {}: {}", rank_, rank, std::strerror(errno));
 }
 
 FileDescriptor Mesh::take(int rank, uint64_t& number, const std::function<void()>& idle) const {
   int socket = sockets_[static_cast<size_t>(rank)].get();
-  while (!readable(socket, 5)) idle();
+  while (!readable(socket, Clock::now() + kIdle)) idle();
   Letter letter(number);
-  ssize_t got = ::recvmsg(socket, &letter.message, MSG_CMSG_CLOEXEC);
+  ssize_t got = base::uninterrupted([&] { return ::recvmsg(socket, &letter.message, MSG_CMSG_CLOEXEC); });
   cmsghdr* header = CMSG_FIRSTHDR(&letter.message);
   if (got != sizeof number || header == nullptr || header->cmsg_type != SCM_RIGHTS)
     throw_error<CommError>("[shm] rank {} hung up where it should hand over memory", rank);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bonfire/comm/group.h"
+#include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
 
@@ -39,9 +40,12 @@ class Mesh {
   FileDescriptor take(int rank, uint64_t& number, const std::function<void()>& idle) const;
 
  private:
-  void connect_to(int peer, const Membership& membership);
-  void accept_all(const FileDescriptor& listener, const Membership& membership,
-                  std::chrono::steady_clock::time_point deadline);
+  std::string address_in_store(int peer, const Membership& membership, WaitNotice& notice,
+                               WaitNotice::Clock::time_point deadline) const;
+  void connect_to(int peer, const std::string& name);
+  void accept_all(const FileDescriptor& listener, const Membership& membership, WaitNotice& notice,
+                  WaitNotice::Clock::time_point deadline);
+  [[noreturn]] void never_came(int peer, const Membership& membership) const;
 
   int rank_;
   std::vector<FileDescriptor> sockets_;  // by rank; none to itself

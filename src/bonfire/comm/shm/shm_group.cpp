@@ -134,10 +134,14 @@ std::shared_ptr<Group> shm_group(const Membership& membership) {
   std::vector<int> members(static_cast<size_t>(membership.size));
   std::iota(members.begin(), members.end(), 0);
   auto deadline = std::chrono::steady_clock::now() + membership.timeout;
+  WaitNotice notice(fmt::format("rank {}", membership.rank));
   auto idle = [&] {
-    if (processes->gone(0)) throw_error<CommError>("[shm] rank 0 ended while the group was made");
+    if (processes->gone(0))
+      throw_error<CommError>("[shm] rank 0 ended while rank {} joined its group", membership.rank);
     if (std::chrono::steady_clock::now() > deadline)
-      throw_error<TimeoutError>("[shm] waited {} ms for rank 0 to make the group", membership.timeout.count());
+      throw_error<TimeoutError>("[shm] rank {} waited {} s for rank 0 to make the group", membership.rank,
+                                static_cast<double>(membership.timeout.count()) / 1000);
+    notice.look([&] { return fmt::format("rank 0 to make the group {}", membership.name); });
   };
   std::shared_ptr<std::byte> memory = processes->share(Board::bytes(membership.size), members, 0, idle).first;
   Board board(std::move(memory), membership.rank, membership.size, process_name(membership.rank));

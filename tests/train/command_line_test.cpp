@@ -1,0 +1,182 @@
+// What the program answers to words and files of all kinds: never a crash, never "unexpected", never silence.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "bonfire/base/machine.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
+#include "tests/train/program.h"
+
+namespace bonfire::train::command_line_test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace bonfire::testing;
+using bonfire::testing::Program;
+using Words = std::vector<std::string>;
+
+std::string output_of(const Words& arguments, int status) {
+  ScratchFolder folder;
+  Program program(arguments, folder / "out");
+  EXPECT_EQ(program.wait(), status) << program.output();
+  return program.output();
+}
+
+TEST(CommandLine, HelpAndTheVersionAreGivenHoweverTheyAreAskedFor) {
+  const std::string help = output_of({"--help"}, 0), of_train = output_of({"train", "--help"}, 0);
+  EXPECT_EQ(output_of({"help"}, 0), help);
+  EXPECT_EQ(output_of({"help", "train"}, 0), of_train);
+  EXPECT_EQ(output_of({"help", "data", "pack"}, 0), output_of({"data", "pack", "--help"}, 0));
+  EXPECT_NE(output_of({"help", "trian"}, 2).find("there is no command 'trian'; the nearest is 'train'"),
+            std::string::npos);
+  const std::string version = output_of({"version"}, 0);
+  EXPECT_EQ(output_of({"--version"}, 0), version);
+  EXPECT_EQ(output_of({"-V"}, 0), version);
+  expect_mentions(of_train, {"Examples:\n  bonfire train "});
+}
+
+TEST(CommandLine, HintsNameTheProgramAsItWasTyped) {
+  ::setenv("BONFIRE_CALLED_AS", "./bonfire", 1);
+  const std::string unknown = output_of({"train", "epochz=3"}, 1), command = output_of({"trian"}, 2),
+                    help = output_of({"train", "--help"}, 0);
+  ::unsetenv("BONFIRE_CALLED_AS");
+  expect_mentions(unknown, {"(`./bonfire config` has them all)"});
+  expect_mentions(command, {"(see ./bonfire --help)"});
+  expect_mentions(help, {"\n  ./bonfire train --nproc 2", "./bonfire train [OPTIONS]"});
+}
+
+// The script, with a program in place of the real one that says what it is told.
+TEST(CommandLine, TheScriptTellsTheProgramWhatWasTyped) {
+  ScratchFolder folder;
+  fs::copy(BONFIRE_SOURCE_DIR "/bonfire", folder / "bonfire");
+  for (const char* name : {"src", "tools", "cmake", "build/release/bin"}) fs::create_directories(folder / name);
+  for (const char* name : {"CMakeLists.txt", "CMakePresets.json"}) folder.put(name, "");
+  folder.put("build/release/bin/bonfire", "#!/bin/sh\necho \"$BONFIRE_CALLED_AS $*\"\n");
+  fs::permissions(folder / "build/release/bin/bonfire", fs::perms::all);
+  folder.put("build/release/built_bonfire_program", "");
+  auto run = [&](const std::string& line) {
+    EXPECT_EQ(std::system(("cd " + folder.path().string() + " && " + line + " >said").c_str()), 0);
+    return folder.get("said");
+  };
+  EXPECT_EQ(run("./bonfire train"), "./bonfire train\n");
+  EXPECT_EQ(run("PATH=$PWD:$PATH bonfire train"), "bonfire train\n");
+}
+
+TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
+  ScratchFolder folder;
+  Program trained(
+      {"train", data_of_digits(folder), "place=cpu", "model=mlp", "steps=2", "output=" + (folder / "runs").string()},
+      folder / "out");
+  ASSERT_EQ(trained.wait(), 0) << trained.output();
+  const std::string run = (folder / "runs/1").string();
+  for (const Words& words : std::vector<Words>{{"eval", run},
+                                               {"eval", run, "--json"},
+                                               {"inspect", run},
+                                               {"inspect", "model", "model=mlp"},
+                                               {"config"},
+                                               {"devices"},
+                                               {"version"},
+                                               {"--version"},
+                                               {"--help"},
+                                               {"data", "list"},
+                                               {"data", "check", (folder / "digits").string()},
+                                               {"completion", "bash"}}) {
+    Program program(words, "/dev/full");
+    EXPECT_EQ(program.wait(), 1) << words[0];
+  }
+}
+
+TEST(CommandLine, ADamagedCheckpointIsAFailureOfInspect) {
+  ScratchFolder folder;
+  Program trained({"train", data_of_digits(folder), "place=cpu", "model=mlp", "epochs=2", "limit=64",
+                   "output=" + (folder / "runs").string()},
+                  folder / "out");
+  ASSERT_EQ(trained.wait(), 0) << trained.output();
+  const std::string run = (folder / "runs/1").string(), last = run + "/checkpoints/step-00000002";
+  output_of({"inspect", run}, 0);
+  fs::resize_file(last + "/weights.safetensors", 100);
+  expect_mentions(output_of({"inspect", last}, 1), {"DAMAGED: weights.safetensors has 100 bytes"});
+  expect_mentions(output_of({"inspect", run}, 1), {"damaged: " + last, "step-00000001: whole"});
+  fs::remove_all(run + "/checkpoints/step-00000001");
+  expect_mentions(output_of({"inspect", run}, 1), {"weights.safetensors has 100 bytes"});
+  std::ofstream(last + "/manifest.json") << "{\"files\": 3}";
+  expect_mentions(output_of({"inspect", last}, 1), {"DAMAGED: "});
+}
+
+// Each at once, in one line, with the limit.
+TEST(CommandLine, WhatTheMachineCannotDoIsRefused) {
+  const std::string limit = std::to_string(base::most_tasks()), many = std::to_string(base::most_tasks() + 1);
+  for (const Words& words : std::vector<Words>{{"train", "num_workers=" + many},
+                                               {"train", "strategy.cpu_threads=" + many},
+                                               {"train", "num_gpus=" + many},
+                                               {"train", "--nproc", many},
+                                               {"launch", "--nproc_per_node", many, "true"},
+                                               {"launch", "--nproc_per_node", "2000000000", "true"}}) {
+    const std::string text = output_of(words, 1);
+    expect_mentions(text, {"expected at most " + limit});
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  }
+  for (const Words& words : std::vector<Words>{{"train", "image_size=100000"},
+                                               {"train", "image_size=65535", "batch_size=10000"},
+                                               {"train", "batch_size=1000000000000"},
+                                               {"train", "batch_size=9000000000000000000"},
+                                               {"train", "batch_size=1000000000", "drop_last=false"},
+                                               {"inspect", "plan", "model=resnet18", "batch_size=1000000"},
+                                               {"inspect", "plan", "model=mlp", "batch_size=1000000000"}}) {
+    const std::string text = output_of(words, 1);
+    EXPECT_EQ(text.find("unexpected"), std::string::npos) << text;
+    EXPECT_EQ(text.find("terminate"), std::string::npos) << text;
+    EXPECT_EQ(text.find("bonfire: ["), 0U) << text;
+    expect_mentions(text, {"expected"});
+  }
+  ::setenv("BONFIRE_CPU_THREADS", "many", 1);
+  expect_mentions(output_of({"train", "steps=1"}, 1), {"BONFIRE_CPU_THREADS is 'many', expected a whole number"});
+  ::setenv("BONFIRE_CPU_THREADS", many.c_str(), 1);
+  expect_mentions(output_of({"train", "steps=1"}, 1), {"BONFIRE_CPU_THREADS is " + many + ", expected 1 to " + limit});
+  ::unsetenv("BONFIRE_CPU_THREADS");
+}
+
+TEST(CommandLine, BadInputIsNeverUnexpected) {
+  ScratchFolder folder;
+  folder.put("file", "text");
+  fs::create_directory(folder / "folder");
+  fs::create_symlink("loop", folder / "loop");
+  const std::string file = (folder / "file").string(), empty = (folder / "folder").string(),
+                    loop = (folder / "loop").string(), absent = (folder / "absent").string();
+  std::vector<Words> all;
+  for (const std::string& place : {file, empty, loop, absent, std::string(5000, 'x'), std::string("/dev/null")}) {
+    all.insert(all.end(), {{"train", place},
+                           {"train", "data=" + place},
+                           {"train", "train_file=" + place, "test_file=" + place},
+                           {"train", "init_from=" + place},
+                           {"train", "resume=" + place},
+                           {"train", "data=" + place, "model=bert_mini"},
+                           {"eval", place},
+                           {"inspect", place},
+                           {"predict", place, file},
+                           {"data", "check", place},
+                           {"data", "pack", place, absent},
+                           {"launch", place}});
+  }
+  all.push_back({"train", "output=" + loop});
+  all.push_back({"train", "output=" + file});
+  all.push_back({"train", "milestones=[[1]]"});
+  all.push_back({"train", "place=cpu:99"});
+  all.push_back({"train", "place=,"});
+  all.push_back({"train", "=3"});
+  for (const Words& words : all) {
+    Program program(words, folder / "out");
+    std::string line;
+    for (const std::string& word : words) line += word.substr(0, 100) + " ";
+    EXPECT_NE(program.wait(), 0) << line << program.output();
+    for (const char* word : {"unexpected", "invariant", "terminate", "std::", "basic_string"})
+      EXPECT_EQ(program.output().find(word), std::string::npos) << line << program.output();
+    EXPECT_EQ(program.output().find("bonfire"), 0U) << line << program.output();
+  }
+}
+
+}  // namespace
+}  // namespace bonfire::train::command_line_test
