@@ -70,6 +70,7 @@ TEST(Chart, OffersALogScaleWhereAllValuesHaveALogarithm) {
   EXPECT_NE(both.find("<svg class=\"log\""), std::string::npos);
   EXPECT_NE(both.find("log scale"), std::string::npos);
   EXPECT_EQ(draw_chart({{"a", {1, 2}, {0.5, 0}}}, options).find("log scale"), std::string::npos);
+  EXPECT_EQ(draw_chart({{"a", {1, 2}, {0.5, 0.5}}}, options).find("log scale"), std::string::npos);
 }
 
 TEST(Chart, HasTheValuesForThePointerBesideTheCurve) {

@@ -55,6 +55,13 @@ DrawnCurve drawable(const Curve& curve, size_t colour) {
   return kept;
 }
 
+bool changes(const std::vector<DrawnCurve>& curves) {
+  const double first = curves[0].y[0];
+  return std::any_of(curves.begin(), curves.end(), [&](const DrawnCurve& curve) {
+    return std::any_of(curve.y.begin(), curve.y.end(), [&](double y) { return y != first; });
+  });
+}
+
 // One scale: where values lie in the picture.
 class Plot {
  public:
@@ -66,6 +73,7 @@ class Plot {
         x_.include(curve.x[i]);
         y.include(curve.y[i]);
       }
+    if (y.low == y.high) y.include(0);  // a rate that never changes is seen best over nothing
     rows_ = logarithmic ? log_ticks(y.low, y.high) : ticks(y.low, y.high);
   }
 
@@ -106,8 +114,9 @@ class Plot {
           kLeft, kWidth - kRight, down(row), down(row), kLeft - 6, down(row) + 4, tick_text(row, options_.numbers));
     for (double column : ticks(x_.low, x_.high))
       if (column >= x_.low && column <= x_.high && column == std::floor(column))
-        text += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
-                            across(column), kHeight - 16, tick_text(column, Numbers::count));
+        text += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", across(column),
+                            kHeight - 16, across(column) > kWidth - 2 * kRight ? "end" : "middle",
+                            tick_text(column, Numbers::count));
     return text + fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", kWidth - kRight,
                               kHeight - 2, escape_html(options_.x_label));
   }
@@ -216,7 +225,7 @@ std::string draw_chart(const std::vector<Curve>& curves, const ChartOptions& opt
   }
   if (drawn.empty()) return {};
   std::string text = "<div class=\"chart\">" + Plot(drawn, options, false).svg();
-  if (options.log_scale && positive)
+  if (options.log_scale && positive && changes(drawn))
     text += Plot(drawn, options, true).svg() + "<label class=\"scale\"><input type=\"checkbox\"> log scale</label>";
   return text + "</div>\n";
 }
