@@ -105,7 +105,7 @@ TEST(Program, BenchStrategySaysWhatEachOptionGains) {
                    (folder / "rows.json").string()},
                   folder / "out");
   EXPECT_EQ(program.wait(), 0) << program.output();
-  for (const char* text : {"2 ranks, 1 rounds of 2 steps", "all off  ", "strategy.use_amp=true  ",
+  for (const char* text : {"2 ranks, 1 round of 2 steps", "all off  ", "strategy.use_amp=true  ",
                            "strategy.fuse_all_reduce_ops=true  ", "all on, but for local SGD  ", " %\n"})
     EXPECT_NE(program.output().find(text), std::string::npos) << text << " in\n" << program.output();
   EXPECT_EQ(program.output().find("refused"), std::string::npos) << program.output();
