@@ -1,7 +1,7 @@
 // What each option of a strategy gains: training as `bonfire train` does it, with all of them off, then with one at a
 // time on, in turns.
 //
-//   bench_strategy [CONFIG] [key=value …] [--nproc RANKS] [--rounds 5] [--steps 50] [--json FILE]
+//   bench_strategy [CONFIG] [key=value …] [--nproc RANKS] [--rounds 5] [--steps 50] [--only use_amp,…] [--json FILE]
 //
 // Off is what the options mean where nothing is merged or fused (Paddle's defaults). A run is a process of its own, or
 // as many as there are ranks: it takes `steps` steps to get going and measures as many after them. Every run with an
@@ -48,6 +48,7 @@ struct Settings {
   Words config;  // a file and key=value settings
   int ranks = 1, rounds = 5, steps = 50;
   std::string json;
+  Words only;  // options; empty: all
 };
 
 train::Config read(const Words& words) {
@@ -210,14 +211,28 @@ nlohmann::json print(const Settings& settings, double without, const std::vector
           {"all_off_samples_per_second", without}};
 }
 
-int bench_all(const Settings& settings) {
+// Those that this build has, that mean something for so many ranks, and that were asked for.
+std::vector<Option> options_of(const Settings& settings) {
   std::vector<Option> options;
-  Words off;
-  for (const Option& option : kOptions)
-    if (is_key(option.key) && (settings.ranks > 1 || !option.between_ranks)) {
+  std::string names;
+  for (const Option& option : kOptions) {
+    if (!is_key(option.key) || (settings.ranks == 1 && option.between_ranks)) continue;
+    const std::string name = option.key.substr(option.key.find('.') + 1);
+    names += (names.empty() ? "" : ", ") + name;
+    if (settings.only.empty() || std::ranges::find(settings.only, name) != settings.only.end())
       options.push_back(option);
-      off.push_back(option.key + "=" + option.off);
-    }
+  }
+  if (!settings.only.empty() && options.size() < settings.only.size())
+    throw_error<ConfigError>(
+        "[bench_strategy] --only names an option that cannot be measured on {} rank(s); there are {}", settings.ranks,
+        names);
+  return options;
+}
+
+int bench_all(const Settings& settings) {
+  const std::vector<Option> options = options_of(settings);
+  Words off;
+  for (const Option& option : options) off.push_back(option.key + "=" + option.off);
   std::vector<Row> rows = rows_of(options, off);
   const double without = bench::median(measure(settings, off, rows));
   const nlohmann::json found = print(settings, without, rows);
@@ -243,6 +258,7 @@ Settings parse(const Words& words) {
                      {"--rounds", &settings.rounds},
                      {"--steps", &settings.steps},
                      {"--config", &file},
+                     {"--only", &settings.only},
                      {"--json", &settings.json}});
   if (!file.empty()) settings.config.insert(settings.config.begin(), file);
   settings.ranks = ranks > 0 ? ranks : static_cast<int>(read(settings.config).num_gpus);
