@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bonfire/base/error.h"
@@ -54,19 +55,54 @@ sigset_t set_of(std::span<const int> numbers) {
   return set;
 }
 
-// As long as it lives.
-class Blocked {
+// While it lives, requests to the program can be read, one byte each, whichever of its threads they come to: a library
+// may have started some. Those that come before listen() wait for it.
+class Requests {
  public:
-  explicit Blocked(std::span<const int> numbers) {
-    sigset_t set = set_of(numbers);
-    ::sigprocmask(SIG_BLOCK, &set, &before_);
+  Requests() {
+    ::fcntl(pipe_.write, F_SETFL, O_NONBLOCK);
+    const sigset_t set = set_of(kRequests);
+    ::pthread_sigmask(SIG_BLOCK, &set, &mask_);
   }
-  Blocked(const Blocked&) = delete;
-  Blocked& operator=(const Blocked&) = delete;
-  ~Blocked() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  ~Requests() {
+    for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    for (int end : {pipe_.read, pipe_.write}) ::close(end);
+  }
+
+  void listen() {
+    target = pipe_.write;
+    struct sigaction action {};
+    action.sa_handler = [](int number) {
+      const int error = errno;
+      const auto byte = static_cast<unsigned char>(number);
+      [[maybe_unused]] ssize_t count = ::write(target, &byte, 1);
+      errno = error;
+    };
+    action.sa_flags = SA_RESTART;
+    for (int number : kRequests) {
+      struct sigaction before {};
+      ::sigaction(number, nullptr, &before);
+      if (number == SIGHUP && before.sa_handler == SIG_IGN) continue;  // nohup
+      before_.emplace_back(number, before);
+      ::sigaction(number, &action, nullptr);
+    }
+    const sigset_t set = set_of(kRequests);
+    ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  }
+  int descriptor() const { return pipe_.read; }
+  int next() const {
+    unsigned char byte = 0;
+    return base::uninterrupted([&] { return ::read(pipe_.read, &byte, 1); }) == 1 ? byte : 0;
+  }
 
  private:
-  sigset_t before_;
+  static inline volatile int target = -1;  // where the handler writes to
+  const Pipe pipe_ = {};
+  sigset_t mask_;
+  std::vector<std::pair<int, struct sigaction>> before_;  // what the program does with them itself
 };
 
 // Blocks signals, which can then be read.
@@ -114,11 +150,6 @@ std::vector<int> descendants() {
     if (above == ::getpid()) below.push_back(process);
   }
   return below;
-}
-
-bool is_ignored(int number) {  // nohup does that to SIGHUP
-  struct sigaction action {};
-  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
@@ -197,14 +228,14 @@ int watch(int inner, int alive, int signals) {
 }
 
 // The program's part: hands requests on to the guard until that and the inner process are gone; the exit code.
-int await(int guard, int answer, int signals) {
+int await(int guard, int answer, const Requests& requests) {
   std::optional<int> code;
   for (;;) {
-    if (first_of(answer, signals)) {
+    if (first_of(answer, requests.descriptor())) {
       int number = 0;
       if (base::uninterrupted([&] { return ::read(answer, &number, sizeof number); }) != sizeof number) break;
       code = number;
-    } else if (int number = next_signal(signals); number > 0 && !(number == SIGHUP && is_ignored(SIGHUP)) && !code) {
+    } else if (int number = requests.next(); number > 0 && !code) {
       ::kill(guard, number);
     }
   }
@@ -230,7 +261,7 @@ void end_descendants() {
 }
 
 int run_guarded(const std::function<int(int pipe)>& body) {
-  const Blocked blocked(kRequests);
+  Requests requests;
   const Pipe alive, answer;
   std::fflush(nullptr);
   const int guard = ::fork();
@@ -238,11 +269,11 @@ int run_guarded(const std::function<int(int pipe)>& body) {
   if (guard == 0) be_guard(body, alive, answer);
   ::close(alive.read);
   ::close(answer.write);
-  const int signals = signals_from(kRequests);
-  const int code = await(guard, answer.read, signals);
+  requests.listen();
+  const int code = await(guard, answer.read, requests);
   // The one child that this call has made. A program that asks after its children itself may have done so already.
   base::uninterrupted([&] { return ::waitpid(guard, nullptr, 0); });
-  for (int descriptor : {alive.write, answer.read, signals}) ::close(descriptor);
+  for (int descriptor : {alive.write, answer.read}) ::close(descriptor);
   return code;
 }
 

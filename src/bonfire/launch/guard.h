@@ -16,7 +16,7 @@ namespace bonfire::launch {
 // Runs body(pipe) in a process of its own and returns its exit code when no process of it is left; `pipe` can be read
 // once the body should end at once, because the program is dead. SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked in
 // there; the first three are handed on to it, and when one comes for the second time, not at once, all is killed. The
-// calling process is forked: it should have one thread.
+// calling process is forked: only the thread that calls goes on there.
 int run_guarded(const std::function<int(int pipe)>& body);
 
 // Kills all processes below this one and waits until they are gone.

@@ -196,11 +196,12 @@ std::vector<double> candidate_times(const GraphNode& node, const std::vector<Can
   if (how == Mode::full) learn(all, key, node, candidates, true);
   std::lock_guard lock(all.mutex);
   load_once(all);
-  const Times& known = all.times[key];
+  const auto known = all.times.find(key);
+  if (known == all.times.end()) return {};
   std::vector<double> times;
   for (const Candidate& candidate : candidates) {
-    auto found = known.find(candidate.name);
-    if (found == known.end()) return {};
+    auto found = known->second.find(candidate.name);
+    if (found == known->second.end()) return {};
     times.push_back(found->second);
   }
   return times;

@@ -43,7 +43,8 @@ class TerminalReporter final : public Reporter {
 
   void progress(const Progress& now) override {
     std::lock_guard lock(mutex_);
-    const bool another = now.doing != facts_.now.doing;
+    const bool is_first = facts_.now.epoch == 0;
+    const bool another = is_first || now.doing != facts_.now.doing;
     if (another) since_ = seconds_now();
     facts_.now = now;
     left_.note(now, seconds_now());
