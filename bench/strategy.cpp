@@ -1,13 +1,12 @@
 // What each option of a strategy gains: training as `bonfire train` does it, with all of them off, then with one at a
 // time on, in turns.
 //
-//   bench_strategy [CONFIG] [key=value …] [--nproc RANKS] [--rounds 5] [--steps 20] [--json FILE]
+//   bench_strategy [CONFIG] [key=value …] [--nproc RANKS] [--rounds 5] [--steps 50] [--only use_amp,…] [--json FILE]
 //
 // Off is what the options mean where nothing is merged or fused (Paddle's defaults). A run is a process of its own, or
-// as many as there are ranks: it takes `steps` steps to get going and measures as many after them. In every round each
-// option is run once, so what the machine does besides hits all of them. Medians over the rounds are printed; a gain is
-// the median of what an option has gained over the run without it in the same round. The first round warms up: it
-// leaves its choice of kernels behind.
+// as many as there are ranks: it takes `steps` steps to get going and measures as many after them. Every run with an
+// option comes directly after one without, and is compared with that one: what the machine does besides changes within
+// seconds. Medians over the rounds are printed. The first round warms up: it leaves its choice of kernels behind.
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -47,8 +46,9 @@ const Option kOptions[] = {
 
 struct Settings {
   Words config;  // a file and key=value settings
-  int ranks = 1, rounds = 5, steps = 20;
+  int ranks = 1, rounds = 5, steps = 50;
   std::string json;
+  Words only;  // options; empty: all
 };
 
 train::Config read(const Words& words) {
@@ -139,7 +139,7 @@ double speed(const Settings& settings, const Words& strategy) {
 struct Row {
   std::string name;
   Words strategy;
-  std::vector<double> speeds = {};  // [round]
+  std::vector<double> speeds = {}, before = {};  // [round]; before: of the run without it that came first
   std::string refusal = {};
 };
 
@@ -149,53 +149,50 @@ bool is_key(const std::string& name) {
   return false;
 }
 
-// All off, each of them on, all on.
-std::vector<Row> rows_of(const Settings& settings) {
-  std::vector<Option> options;
-  for (const Option& option : kOptions)
-    if (is_key(option.key) && (settings.ranks > 1 || !option.between_ranks)) options.push_back(option);
-  Words off, on;
-  for (const Option& option : options) {
-    off.push_back(option.key + "=" + option.off);
-    if (option.key != "strategy.use_local_sgd") on.push_back(option.key + "=" + option.on);  // another way of training
-  }
-  std::vector<Row> rows{{"all off", off}};
+// Each of them on, then all.
+std::vector<Row> rows_of(const std::vector<Option>& options, const Words& off) {
+  std::vector<Row> rows;
+  Words on;
   for (const Option& option : options) {
     rows.push_back({option.key + "=" + option.on, off});
     rows.back().strategy.push_back(rows.back().name);
+    if (option.key != "strategy.use_local_sgd") on.push_back(rows.back().name);  // another way of training
   }
-  rows.push_back({"all on, but for local SGD", on});
-  if (settings.ranks == 1) rows.back().name = "all on";
+  rows.push_back({on.size() == options.size() ? "all on" : "all on, but for local SGD", on});
   return rows;
 }
 
-double gain(const Row& row, const Row& off) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(row.speeds.size(), off.speeds.size()); ++i)
-    ratios.push_back(row.speeds[i] / off.speeds[i]);
-  return bench::median(ratios) - 1;
-}
-
-void measure(const Settings& settings, std::vector<Row>& rows) {
+std::vector<double> measure(const Settings& settings, const Words& off, std::vector<Row>& rows) {
+  std::vector<double> without;
   for (int round = -1; round < settings.rounds; ++round)
     for (Row& row : rows) {
       if (!row.refusal.empty()) continue;
       if (isatty(STDERR_FILENO) != 0)
         std::fprintf(stderr, "round %d of %d: %-50s\r", round + 1, settings.rounds, row.name.c_str());
+      const double before = speed(settings, off);
       try {
         const double found = speed(settings, row.strategy);
-        if (round >= 0) row.speeds.push_back(found);
+        if (round < 0) continue;
+        row.speeds.push_back(found);
+        row.before.push_back(before);
+        without.push_back(before);
       } catch (const ConfigError& error) {
-        if (&row == &rows[0]) throw;
         row.refusal = error.what();
       }
     }
+  return without;
 }
 
-nlohmann::json print(const Settings& settings, const std::vector<Row>& rows) {
-  std::printf("%d rank%s, %d rounds of %d steps\n", settings.ranks, settings.ranks == 1 ? "" : "s", settings.rounds,
-              settings.steps);
-  std::printf("%-46s %12s %8s\n", "option", "samples/s", "gain");
+double gain(const Row& row) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < row.speeds.size(); ++i) ratios.push_back(row.speeds[i] / row.before[i]);
+  return bench::median(ratios) - 1;
+}
+
+nlohmann::json print(const Settings& settings, double without, const std::vector<Row>& rows) {
+  std::printf("%d rank%s, %d round%s of %d steps\n", settings.ranks, settings.ranks == 1 ? "" : "s", settings.rounds,
+              settings.rounds == 1 ? "" : "s", settings.steps);
+  std::printf("%-46s %12s %8s\n%-46s %12.1f\n", "option", "samples/s", "gain", "all off", without);
   nlohmann::json list = nlohmann::json::array();
   for (const Row& row : rows) {
     if (!row.refusal.empty()) {
@@ -203,13 +200,44 @@ nlohmann::json print(const Settings& settings, const std::vector<Row>& rows) {
       list.push_back({{"option", row.name}, {"refused", row.refusal}});
       continue;
     }
-    const double median = bench::median(row.speeds), gained = gain(row, rows[0]);
-    std::printf("%-46s %12.1f", row.name.c_str(), median);
-    if (&row != &rows[0]) std::printf(" %+6.1f %%", 100 * gained);
-    std::printf("\n");
+    const double median = bench::median(row.speeds), gained = gain(row);
+    std::printf("%-46s %12.1f %+6.1f %%\n", row.name.c_str(), median, 100 * gained);
     list.push_back({{"option", row.name}, {"samples_per_second", median}, {"gain", gained}});
   }
-  return {{"ranks", settings.ranks}, {"rounds", settings.rounds}, {"steps", settings.steps}, {"rows", list}};
+  return {{"ranks", settings.ranks},
+          {"rounds", settings.rounds},
+          {"steps", settings.steps},
+          {"rows", list},
+          {"all_off_samples_per_second", without}};
+}
+
+// Those that this build has, that mean something for so many ranks, and that were asked for.
+std::vector<Option> options_of(const Settings& settings) {
+  std::vector<Option> options;
+  std::string names;
+  for (const Option& option : kOptions) {
+    if (!is_key(option.key) || (settings.ranks == 1 && option.between_ranks)) continue;
+    const std::string name = option.key.substr(option.key.find('.') + 1);
+    names += (names.empty() ? "" : ", ") + name;
+    if (settings.only.empty() || std::ranges::find(settings.only, name) != settings.only.end())
+      options.push_back(option);
+  }
+  if (!settings.only.empty() && options.size() < settings.only.size())
+    throw_error<ConfigError>(
+        "[bench_strategy] --only names an option that cannot be measured on {} rank(s); there are {}", settings.ranks,
+        names);
+  return options;
+}
+
+int bench_all(const Settings& settings) {
+  const std::vector<Option> options = options_of(settings);
+  Words off;
+  for (const Option& option : options) off.push_back(option.key + "=" + option.off);
+  std::vector<Row> rows = rows_of(options, off);
+  const double without = bench::median(measure(settings, off, rows));
+  const nlohmann::json found = print(settings, without, rows);
+  if (!settings.json.empty()) std::ofstream(settings.json) << found.dump(1) << "\n";
+  return 0;
 }
 
 Settings parse(const Words& words) {
@@ -230,6 +258,7 @@ Settings parse(const Words& words) {
                      {"--rounds", &settings.rounds},
                      {"--steps", &settings.steps},
                      {"--config", &file},
+                     {"--only", &settings.only},
                      {"--json", &settings.json}});
   if (!file.empty()) settings.config.insert(settings.config.begin(), file);
   settings.ranks = ranks > 0 ? ranks : static_cast<int>(read(settings.config).num_gpus);
@@ -242,14 +271,9 @@ int main(int argc, char** argv) {
   const Words words(argv + 1, argv + argc);
   try {
     if (!words.empty() && words[0] == "--run") return run_once({words.begin() + 1, words.end()});
-    const Settings settings = parse(words);
-    std::vector<Row> rows = rows_of(settings);
-    measure(settings, rows);
-    const nlohmann::json found = print(settings, rows);
-    if (!settings.json.empty()) std::ofstream(settings.json) << found.dump(1) << "\n";
+    return bench_all(parse(words));
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
-  return 0;
 }

@@ -2,6 +2,9 @@
 file(REMOVE_RECURSE ${work})
 set(strict COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${work}/prefix ${strict})
+if(NOT EXISTS ${work}/prefix/share/doc/bonfire/LICENSE)
+  message(FATAL_ERROR "the licence is not installed")
+endif()
 # The sources are copied so that no header of the tree is near.
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/../../examples/custom_op.cpp
      DESTINATION ${work}/source)

@@ -101,15 +101,19 @@ TEST(Program, BenchStrategySaysWhatEachOptionGains) {
     GTEST_SKIP() << "bench_strategy is not built";
   ScratchFolder folder;
   const std::string file = folder.put("a.yaml", "model: mlp\nbatch_size: 8\nlimit: 64\nplace: cpu\n").string();
-  Program program({"bench", "strategy", file, "lr=0.01", "--nproc", "2", "--rounds", "1", "--steps", "2", "--json",
-                   (folder / "rows.json").string()},
+  Program program({"bench", "strategy", file, "lr=0.01", "--nproc", "2", "--rounds", "1", "--steps", "2", "--only",
+                   "fuse_all_reduce_ops,use_local_sgd", "--json", (folder / "rows.json").string()},
                   folder / "out");
   EXPECT_EQ(program.wait(), 0) << program.output();
-  for (const char* text : {"2 ranks, 1 rounds of 2 steps", "all off  ", "strategy.use_amp=true  ",
+  for (const char* text : {"2 ranks, 1 round of 2 steps", "all off  ", "strategy.use_local_sgd=true  ",
                            "strategy.fuse_all_reduce_ops=true  ", "all on, but for local SGD  ", " %\n"})
     EXPECT_NE(program.output().find(text), std::string::npos) << text << " in\n" << program.output();
   EXPECT_EQ(program.output().find("refused"), std::string::npos) << program.output();
   EXPECT_NE(folder.get("rows.json").find("\"samples_per_second\""), std::string::npos);
+  Program alone({"bench", "strategy", "--only", "use_local_sgd"}, folder / "alone");
+  EXPECT_EQ(alone.wait(), 1);
+  EXPECT_NE(alone.output().find("cannot be measured on 1 rank(s); there are fuse_bn_act_ops,"), std::string::npos)
+      << alone.output();
   Program wrong({"bench", "strategy", "lr=-1"}, folder / "wrong");
   EXPECT_EQ(wrong.wait(), 1);
   EXPECT_NE(wrong.output().find("lr is -1, expected above 0"), std::string::npos) << wrong.output();
