@@ -183,19 +183,24 @@ std::string canonical(std::string name) {
   return other == kOther.end() ? name : other->second;
 }
 
-// Of text that is no settings: the first line of the form `key:value` is why, and says so.
+// A line, or what was read as a key, of the form `key:value`.
+void refuse_colon_without_space(const std::string& line, const std::string& where) {
+  const size_t colon = line.find(':');
+  if (colon == 0 || colon == std::string::npos || colon + 1 == line.size()) return;
+  const bool is_key = std::all_of(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(colon),
+                                  [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+  if (is_key && std::isspace(static_cast<unsigned char>(line[colon + 1])) == 0)
+    throw_error<ConfigError>("[config] {}: there is no space after the colon of `{}`; write `{}: {}`", where, line,
+                             line.substr(0, colon), line.substr(colon + 1));
+}
+
+// Of text that is no settings: the first such line is why, and says so.
 void refuse_colons_without_space(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     line.erase(0, line.find_first_not_of(' '));
-    const size_t colon = line.find(':');
-    if (colon == 0 || colon == std::string::npos || colon + 1 == line.size()) continue;
-    const bool is_key = std::all_of(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(colon),
-                                    [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
-    if (is_key && std::isspace(static_cast<unsigned char>(line[colon + 1])) == 0)
-      throw_error<ConfigError>("[config] {}:{}: there is no space after the colon of `{}`; write `{}: {}`", name,
-                               number, line, line.substr(0, colon), line.substr(colon + 1));
+    refuse_colon_without_space(line, fmt::format("{}:{}", name, number));
   }
 }
 
@@ -254,6 +259,7 @@ class File {
 
   void add(const YAML::Node& map, const std::string& prefix, Settings& settings) const {
     for (const auto& entry : map) {
+      refuse_colon_without_space(text_of(entry.first), at(entry.first));
       std::string name = prefix + canonical(text_of(entry.first));
       if (name == "include") continue;
       if (entry.second.IsMap()) {
