@@ -65,7 +65,7 @@ void refuse_what_the_machine_cannot(const Config& c) {
                                                    {"strategy.cpu_threads", c.strategy.cpu_threads.value_or(1)}};
   for (const auto& [key, asked] : tasks)
     if (asked > base::most_tasks())
-      throw_error<ConfigError>("[config] {} is {}, expected at most {} on this machine (16 for each core)", key, asked,
+      throw_error<ConfigError>("[config] {} is {}, expected at most {} on this machine", key, asked,
                                base::most_tasks());
   const auto memory = static_cast<double>(base::memory_bytes()), batch = static_cast<double>(c.batch_size);
   const auto size = static_cast<double>(c.image_size.value_or(1));
