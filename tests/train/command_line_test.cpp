@@ -133,9 +133,11 @@ TEST(CommandLine, WhatTheMachineCannotDoIsRefused) {
     expect_mentions(text, {"expected"});
   }
   ::setenv("BONFIRE_CPU_THREADS", "many", 1);
-  expect_mentions(output_of({"train", "steps=1"}, 1), {"BONFIRE_CPU_THREADS is 'many', expected a whole number"});
+  ScratchFolder folder;
+  const Words train{"train", "steps=1", "place=cpu", "output=" + folder.path().string()};
+  expect_mentions(output_of(train, 1), {"BONFIRE_CPU_THREADS is 'many', expected a whole number"});
   ::setenv("BONFIRE_CPU_THREADS", many.c_str(), 1);
-  expect_mentions(output_of({"train", "steps=1"}, 1), {"BONFIRE_CPU_THREADS is " + many + ", expected 1 to " + limit});
+  expect_mentions(output_of(train, 1), {"BONFIRE_CPU_THREADS is " + many + ", expected 1 to " + limit});
   ::unsetenv("BONFIRE_CPU_THREADS");
 }
 

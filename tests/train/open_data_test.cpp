@@ -103,6 +103,30 @@ TEST(TrainerPictures, AModelLearnsFromFoldersAndACorruptFileIsNamed) {
     return Trainer(default_config(more)).run();
   };
   EXPECT_EQ(train({}).best_top1, 1);
+
+  // Pictures of other formats are told of, once.
+  std::ofstream(folder / "train/dark/0.webp") << "RIFF";
+  class Notes final : public Reporter {
+   public:
+    explicit Notes(std::string& text) : text_(text) {}
+    void begin(const RunBegins&) override {}
+    void step(const StepReport&) override {}
+    void evaluated(const EvaluationReport&) override {}
+    void note(const std::string& text) override { text_ += text + "\n"; }
+    void end(const RunEnds&) override {}
+
+   private:
+    std::string& text_;
+  };
+  std::string notes;
+  Trainer trainer(
+      default_config(std::vector<std::string>{"data=" + folder.path().string(), "output=" + (folder / "runs").string(),
+                                              "place=cpu", "image_size=28", "model=lenet", "batch_size=8", "steps=1"}));
+  trainer.add(std::make_unique<Notes>(notes));
+  trainer.run();
+  EXPECT_EQ(notes,
+            folder.path().string() + ": passed over 1 picture that is neither JPEG nor PNG: 1 .webp (dark/0.webp)\n");
+
   std::string damaged = (folder / "train/light/10.jpg").string();
   fs::resize_file(damaged, 400);
   EXPECT_ERROR(train({"num_workers=2"}), DataError, damaged);

@@ -82,8 +82,8 @@ void check(const LaunchOptions& o) {
   auto refuse = [](const std::string& what) { throw_error<ConfigError>("[launch] {}", what); };
   if (o.ranks < 1) refuse(fmt::format("--nproc_per_node is {}, expected at least 1", o.ranks));
   if (o.ranks > base::most_tasks())
-    refuse(fmt::format("--nproc_per_node is {}, expected at most {} ranks on this machine, 16 a core", o.ranks,
-                       base::most_tasks()));
+    refuse(
+        fmt::format("--nproc_per_node is {}, expected at most {} ranks on this machine", o.ranks, base::most_tasks()));
   if (o.nodes < 1) refuse(fmt::format("--nnodes is {}, expected at least 1", o.nodes));
   if (o.node < 0 || o.node >= o.nodes)
     refuse(fmt::format("--node_rank is {}, expected 0 to {} (--nnodes is {})", o.node, o.nodes - 1, o.nodes));

@@ -232,9 +232,9 @@ class File {
     std::string where;  // "a.yaml:3"
   };
   std::vector<Include> includes() const {
-    YAML::Node list = root_.IsMap() ? root_["include"] : YAML::Node();
     std::vector<Include> files;
-    if (!list.IsDefined()) return files;
+    if (!root_.IsMap() || !root_["include"].IsDefined()) return files;
+    YAML::Node list = root_["include"];
     if (list.IsMap() || list.IsNull())
       throw_error<ConfigError>("[config] {}: include names no file, expected one or a list of them", at(list));
     if (list.IsScalar()) files.push_back({list.as<std::string>(), at(list)});

@@ -5,7 +5,6 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/machine.h"
-#include "bonfire/train/open_data.h"
 
 namespace bonfire::train {
 
@@ -24,8 +23,6 @@ void refuse_without_effect(const Config& c) {
   const bool may_crop = c.crop == "resized" || c.crop == "auto", steps_down = c.schedule == "multi_step";
   const Dependent all[] = {
       {"strict", c.strict != usual.strict, !c.init_from.empty(), "init_from"},
-      {"seq_length", c.seq_length != usual.seq_length, reads_text(c), "a model that reads text"},
-      {"lower_case", c.lower_case != usual.lower_case, reads_text(c), "a model that reads text"},
       {"crop_area", c.crop_area != usual.crop_area, may_crop, "crop: resized"},
       {"crop_ratio", c.crop_ratio != usual.crop_ratio, may_crop, "crop: resized"},
       {"center_crop", c.center_crop != usual.center_crop, may_crop, "crop: resized"},
@@ -68,7 +65,7 @@ void refuse_what_the_machine_cannot(const Config& c) {
                                                    {"strategy.cpu_threads", c.strategy.cpu_threads.value_or(1)}};
   for (const auto& [key, asked] : tasks)
     if (asked > base::most_tasks())
-      throw_error<ConfigError>("[config] {} is {}, expected at most {} on this machine (16 for each core)", key, asked,
+      throw_error<ConfigError>("[config] {} is {}, expected at most {} on this machine", key, asked,
                                base::most_tasks());
   const auto memory = static_cast<double>(base::memory_bytes()), batch = static_cast<double>(c.batch_size);
   const auto size = static_cast<double>(c.image_size.value_or(1));

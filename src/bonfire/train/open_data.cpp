@@ -102,6 +102,14 @@ void refuse_image_settings(const Config& config) {
       throw_error<ConfigError>("[data] {} is for images, and {} reads text; leave it out", name, config.model);
 }
 
+void refuse_text_settings(const Config& config) {
+  const std::pair<const char*, bool> given[] = {{"seq_length", config.seq_length != Config{}.seq_length},
+                                                {"lower_case", config.lower_case != Config{}.lower_case}};
+  for (const auto& [name, is_given] : given)
+    if (is_given)
+      throw_error<ConfigError>("[data] {} is for text, and {} reads images; leave it out", name, config.model);
+}
+
 // vocab.txt, train.txt and test.txt of the folder; or the sentences that are built in.
 OpenedData open_text(const Config& config) {
   refuse_image_settings(config);
@@ -142,6 +150,7 @@ OpenedData open_data(const Config& config) {
                              model_reads_text ? "text" : "images", config.data,
                              text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)");
   if (model_reads_text) return open_text(config);
+  refuse_text_settings(config);
   OpenedData data;
   bool split_by_share = false;
   if (config.data == "generated" && config.train_file.empty() && config.test_file.empty()) {

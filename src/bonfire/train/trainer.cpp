@@ -117,6 +117,8 @@ void Trainer::State::make_model() {
     strategy.cpu_threads.reset();
     if (strategy.use_local_sgd) local.emplace(strategy, 0);
     strategy.use_local_sgd = false;
+    strategy.local_sgd_steps = DistributedStrategy{}.local_sgd_steps;
+    strategy.local_sgd_is_warm_steps = DistributedStrategy{}.local_sgd_is_warm_steps;
     model = fleet::distributed_model(*model);
     fleet::detail::distribute_optimizer(*optimizer, strategy);  // the environment has had its say in the configuration
   }
