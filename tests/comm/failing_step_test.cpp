@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "bonfire/bonfire.h"
+#include "bonfire/comm/lost_peer.h"
 #include "tests/comm/ranks.h"
 
 namespace bonfire::testing::failing_step_test {
@@ -32,6 +33,7 @@ TEST_P(FailingStep, EndsThoseOfThePeersAtOnce) {
     try {
       train(10, rank.rank() == 1 ? 5 : -1);
     } catch (const Error& error) {
+      require(comm::is_lost_peer(error) == (rank.rank() != 1), "who is to blame is not seen");
       ++rank.counters[0];
       rank.wait_for(0, rank.size());  // nobody learns of it because a process has ended
       throw;

@@ -1,7 +1,10 @@
 // A program with a thread of its own that runs something guarded: that prints "ready", waits for a request to stop,
 // prints "asked to stop" and ends with 5.
 
-#include <csignal>
+#include <poll.h>
+#include <signal.h>
+
+#include <chrono>
 #include <cstdio>
 #include <thread>
 
@@ -11,15 +14,18 @@ int main() {
   std::thread([] {
     for (;;) std::this_thread::sleep_for(std::chrono::seconds(60));
   }).detach();
-  return bonfire::launch::run_guarded([](int) {
+  return bonfire::launch::run_guarded([](int pipe) {
     std::puts("ready");
     std::fflush(stdout);
     sigset_t requests;
     sigemptyset(&requests);
     for (int number : {SIGINT, SIGTERM}) sigaddset(&requests, number);
-    int number = 0;
-    sigwait(&requests, &number);
-    std::puts("asked to stop");
-    return 5;
+    const timespec moment{0, 10'000'000};
+    for (pollfd program{pipe, POLLIN, 0}; ::poll(&program, 1, 0) == 0;)
+      if (::sigtimedwait(&requests, nullptr, &moment) > 0) {
+        std::puts("asked to stop");
+        return 5;
+      }
+    return 6;  // the program is dead
   });
 }
