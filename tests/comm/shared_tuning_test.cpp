@@ -135,7 +135,8 @@ TEST(SharedTuning, ARankWhoseStepWaitsForAnotherDoesNotHoldItUp) {
   expect_all_fine(run_ranks(Backend::shm, 2, [](Rank& rank) {
     TimingRank self(rank);
     counters_of_rank = &rank.counters;
-    const auto node = self.node(70);
+    const auto node = self.node(70), earlier = self.node(71);
+    runtime::candidate_times(*earlier.node, earlier.candidates);  // what device this is must be known
     Tensor result;
     if (rank.rank() == 0) {
       result = trace_op(waiting_op, {Tensor::from<float>(std::vector<float>(4), {4})});

@@ -75,13 +75,14 @@ class Update {
       double* sums = static_cast<double*>(run.workspace);
       norms = sums + 2 * blocks_.size();
       for_blocks(run, [&](size_t b) {
-        measure(steps[blocks_[b].tensor], slices(run, blocks_[b]), blocks_[b].count, sums + 2 * b);
+        const OptimizerStep<Acc> s = steps[blocks_[b].tensor];  // a copy: nothing that is written can be part of it
+        measure(s, slices(run, blocks_[b]), blocks_[b].count, sums + 2 * b);
       });
       add_up<double>(blocks_, sums, 2, {norms, count_});
       add_up<double>(blocks_, sums + 1, 2, {norms + count_, count_});
     }
     for_blocks(run, [&](size_t b) {
-      const OptimizerStep<Acc>& s = steps[blocks_[b].tensor];
+      const OptimizerStep<Acc> s = steps[blocks_[b].tensor];
       Acc ratio = 1;
       if constexpr (has_trust_ratio(rule)) {
         Acc own = static_cast<Acc>(std::sqrt(norms[blocks_[b].tensor]));
