@@ -377,9 +377,9 @@ class WeightGradient {
     const Memory memory(*this, parts);
     const Source of_x{x_, grid_, x, shift_y_, shift_x_, kernel_.patch(), memory_.transform_patch};
     const Source of_dy{y_, grid_, dy, 0, 0, kernel_.tile, memory_.transform_gradient};
-    ZeroWeights<Element> zeros = zero_weights();
-    zeros.begin(x, dy, memory.zeros);
-    const Result result{dweight, zeros_ == Zeros::kept ? &zeros : nullptr};
+    FewProducts<Element> few = few_products();
+    few.begin(x, dy, memory.few);
+    const Result result{dweight, zeros_ == Zeros::kept ? &few : nullptr};
     if (parts_ > 1)
       run_parts(of_x, of_dy, memory, result, pool);
     else
@@ -393,21 +393,21 @@ class WeightGradient {
     float* patches;    // of a block; per slot where there are parts
     float* gradients;  // likewise
     float* sums;       // per part and area, or, where they do not stay, per slot: [position][o][c]
-    std::byte* zeros;  // of ZeroWeights
+    std::byte* few;    // of FewProducts
     Memory(const WeightGradient& g, Parts& parts) {
       const int64_t blocks = g.parts_ > 1 ? g.slots_ : 1;
       patches = parts.take(blocks * g.patches_.size(g.block_));
       gradients = parts.take(blocks * g.gradients_.size(g.block_));
       sums = parts.take((g.sums_stay() ? g.parts_ * g.areas_ : g.slots_) * g.sum_count());
-      zeros = parts.take_bytes<std::byte>(g.zeros_ == Zeros::kept ? g.zero_weights().bytes() : 0);
+      few = parts.take_bytes<std::byte>(g.zeros_ == Zeros::kept ? g.few_products().bytes() : 0);
     }
   };
   struct Result {
     Element* dweight;
-    ZeroWeights<Element>* zeros;  // null where they do not matter
+    FewProducts<Element>* few;  // null where zeros do not matter
   };
 
-  ZeroWeights<Element> zero_weights() const { return {x_, y_, shift_y_, shift_x_, kernel_.kernel}; }
+  FewProducts<Element> few_products() const { return {x_, y_, shift_y_, shift_x_, kernel_.kernel}; }
 
   // Every thread transforms and sums tiles of its own; the sums of all parts are added at the end.
   void run_parts(const Source& of_x, const Source& of_dy, const Memory& memory, const Result& result,
@@ -481,7 +481,7 @@ class WeightGradient {
   void finish(int64_t area, const float* sums, const Result& result) const {
     // Of the largest of a weight's sums: noise is far below this, and grows with the square root of their number.
     const float doubt =
-        result.zeros == nullptr ? 0 : 0x1p-16F * static_cast<float>(std::sqrt(static_cast<double>(grid_.count)));
+        result.few == nullptr ? 0 : 0x1p-16F * static_cast<float>(std::sqrt(static_cast<double>(grid_.count)));
     WinogradTap doubtful[kMaxPanelWidth * kMaxWinogradKernel * kMaxWinogradKernel];
     for (int64_t r = 0; r < rows_of(area); ++r) {
       const int64_t o = row_of(area) + r;
@@ -489,8 +489,8 @@ class WeightGradient {
       const int noted = memory_.finish_weights(sums + r * kernel_.panel, position_sums(), columns_of(area), taps,
                                                x_.channels, doubt, doubtful);
       for (const WinogradTap& one : std::span(doubtful, static_cast<size_t>(noted)))
-        if (result.zeros->is_zero(o, one.tap, column_of(area) + one.channel))
-          taps[one.tap * x_.channels + one.channel] = 0;
+        if (std::optional<Element> sum = result.few->sum(o, one.tap, column_of(area) + one.channel))
+          taps[one.tap * x_.channels + one.channel] = *sum;
     }
   }
 

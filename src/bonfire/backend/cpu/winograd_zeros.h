@@ -6,10 +6,12 @@
 // speak of, but optimizers such as Adam divide a gradient by its own size: where a weight had to stay as it is (behind
 // a ReLU and a max pooling, with few samples, half of the weights may) it goes a full step in a random direction. A
 // ReLU passes gradients on where noise is above zero. So results that are zero are found by looking at the operands,
-// and set.
+// and set. Gradients by a weight that are sums of few products, small beside those of its neighbours, would drown in
+// the noise of these: they are summed directly.
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "bonfire/backend/cpu/winograd_tiles.h"
 #include "bonfire/base/thread_pool.h"
@@ -38,22 +40,24 @@ class BlankPixels {
   int kernel_;
 };
 
-// Which numbers of x and dy are zero, channel by channel, for gradients by the weight. Only the few that are small
-// enough to be noise are asked for; the maps are made when it takes more than a look at some pixels to tell.
+// Gradients by the weight that are sums of few products, or of none. Only those that are small enough to be noise are
+// asked for. Maps of which numbers of x and dy are zero, channel by channel, are made when it takes more than a look at
+// some pixels to tell.
 template <class Element>
-class ZeroWeights {
+class FewProducts {
  public:
-  ZeroWeights(const WinogradImage& x, const WinogradImage& y, int64_t shift_y, int64_t shift_x, int kernel);
+  FewProducts(const WinogradImage& x, const WinogradImage& y, int64_t shift_y, int64_t shift_x, int kernel);
 
   int64_t bytes() const { return (x_.channels + y_.channels) * words_ * static_cast<int64_t>(sizeof(uint64_t)); }
   void begin(const Element* x, const Element* dy, std::byte* memory);  // of bytes()
-  // Whether channel c of x and channel o of dy are nowhere both other than zero where they meet at the tap. By any
-  // thread.
-  bool is_zero(int64_t o, int tap, int64_t c);
+  // The sum where channel c of x and channel o of dy are both other than zero in few of the places where they meet at
+  // the tap; nothing where there are more. By any thread.
+  std::optional<Element> sum(int64_t o, int tap, int64_t c);
 
  private:
   int64_t bit_of(int64_t n, int64_t row, int64_t column) const { return (n * rows_ + row) * columns_ + column; }
-  bool soon_met(int64_t o, int tap, int64_t c) const;
+  bool soon_many(int64_t o, int tap, int64_t c) const;
+  double product(int64_t bit, int64_t o, int tap, int64_t c) const;
   void make_maps();
   void make_map(const WinogradImage& image, const Element* data, int64_t shift_y, int64_t shift_x, uint64_t* map) const;
 
