@@ -289,6 +289,7 @@ Candidate make_convolution(const KernelRequest& request, const Recipe& recipe) {
   candidate.input_layouts[1] = gradient ? images : recipe.weight_layout;
   candidate.output_layouts[0] = gradient ? recipe.weight_layout : images;
   candidate.workspace_bytes = recipe.workspace_bytes();
+  candidate.error = kError;
   candidate.build = [recipe] { return std::make_unique<ConvolutionKernel>(recipe); };
   return candidate;
 }

@@ -171,6 +171,7 @@ std::vector<Candidate> matmul_candidates(const KernelRequest& request) {
   }
   Candidate candidate = row_major_candidate(request, "onednn:" + implementation);
   candidate.workspace_bytes = scratchpad * ranges.size();
+  candidate.error = kError;
   candidate.build = [=, product = *product] {
     return std::make_unique<MatmulKernel>(product, axis, ranges, scratchpad);
   };
