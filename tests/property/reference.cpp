@@ -21,7 +21,7 @@ struct Made {
 };
 using MadePtr = std::shared_ptr<Made>;
 
-struct Parameter {
+struct Trained {
   Numbers value;
   bool requires_grad = true;
   bool has_gradient = false;
@@ -73,17 +73,17 @@ class Reference {
 
   Answer run() {
     for (const Statement& statement : program_.statements) execute(statement);
-    for (const Parameter& parameter : parameters_) answer_.push_back(weighted_sum(parameter.value));
+    for (const Trained& parameter : parameters_) answer_.push_back(weighted_sum(parameter.value));
     answer_.push_back(weighted_sum(running_mean_));
     answer_.push_back(weighted_sum(running_variance_));
-    for (const Parameter& parameter : parameters_)
+    for (const Trained& parameter : parameters_)
       answer_.push_back(parameter.has_gradient ? weighted_sum(parameter.gradient) : kNoGradient);
     return answer_;
   }
 
  private:
   MadePtr leaf(int index) {
-    const Parameter& parameter = parameters_[static_cast<size_t>(index)];
+    const Trained& parameter = parameters_[static_cast<size_t>(index)];
     return std::make_shared<Made>(Made{parameter.value, parameter.requires_grad, index});
   }
 
@@ -239,14 +239,14 @@ class Reference {
     }
   }
 
-  static void deliver(Parameter& parameter, const Numbers& gradient) {
+  static void deliver(Trained& parameter, const Numbers& gradient) {
     if (!parameter.requires_grad) return;
     parameter.gradient = parameter.has_gradient ? zip(parameter.gradient, gradient, std::plus<>()) : gradient;
     parameter.has_gradient = true;
   }
 
   void step() {
-    for (Parameter& parameter : parameters_) {
+    for (Trained& parameter : parameters_) {
       if (!parameter.has_gradient) continue;
       if (parameter.velocity.empty()) parameter.velocity.assign(parameter.value.size(), 0);
       for (size_t i = 0; i < parameter.value.size(); ++i) {
@@ -272,7 +272,7 @@ class Reference {
   }
 
   void execute(const Statement& statement) {
-    Parameter& parameter = parameters_[static_cast<size_t>(statement.index % kParameters)];
+    Trained& parameter = parameters_[static_cast<size_t>(statement.index % kParameters)];
     switch (statement.what) {
       case What::forward: losses_[statement.index] = forward(statement, statement.input); break;
       case What::backward: backward(losses_.at(statement.index)); break;
@@ -283,7 +283,7 @@ class Reference {
         break;
       case What::step: step(); break;
       case What::clear:
-        for (Parameter& one : parameters_) one.has_gradient = false;
+        for (Trained& one : parameters_) one.has_gradient = false;
         break;
       case What::mode: training_ = statement.flag; break;
       case What::freeze: parameter.requires_grad = statement.flag; break;
@@ -303,7 +303,7 @@ class Reference {
   const Program& program_;
   double noise_;
   uint64_t noise_state_;
-  std::array<Parameter, kParameters> parameters_;
+  std::array<Trained, kParameters> parameters_;
   Numbers running_mean_ = Numbers(kWidth, 0), running_variance_ = Numbers(kWidth, 1), held_;
   std::vector<Numbers> inputs_;
   std::map<int, MadePtr> losses_, kept_;

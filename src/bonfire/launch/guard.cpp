@@ -38,8 +38,8 @@ constexpr std::chrono::milliseconds kOneRequest{300};
 // What a user ends a program by.
 constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP};
 
-struct Pipe {
-  Pipe() {
+struct GuardPipe {
+  GuardPipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw_error<CommError>("[launch] no pipe: {}", std::strerror(errno));
     read = ends[0];
@@ -100,7 +100,7 @@ class Requests {
 
  private:
   static inline volatile int target = -1;  // where the handler writes to
-  const Pipe pipe_ = {};
+  const GuardPipe pipe_ = {};
   sigset_t mask_;
   std::vector<std::pair<int, struct sigaction>> before_;  // what the program does with them itself
 };
@@ -202,7 +202,8 @@ int watch(int inner, int alive, int signals) {
 }
 
 // All that is below the guard is the launcher's. It answers with the exit code when nothing of it is left.
-[[noreturn]] void be_guard(const std::function<int(int pipe)>& body, const Pipe& alive, const Pipe& answer) try {
+[[noreturn]] void be_guard(const std::function<int(int pipe)>& body, const GuardPipe& alive,
+                           const GuardPipe& answer) try {
   ::close(alive.write);
   ::close(answer.read);
   ::setpgid(0, 0);             // a terminal's Ctrl-C is for the program, which hands it on
@@ -211,7 +212,7 @@ int watch(int inner, int alive, int signals) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   constexpr int kWatched[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
   const int signals = signals_from(kWatched);
-  const Pipe guard;
+  const GuardPipe guard;
   const int inner = ::fork();
   if (inner < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
   if (inner == 0) {
@@ -262,7 +263,7 @@ void end_descendants() {
 
 int run_guarded(const std::function<int(int pipe)>& body) {
   Requests requests;
-  const Pipe alive, answer;
+  const GuardPipe alive, answer;
   std::fflush(nullptr);
   const int guard = ::fork();
   if (guard < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
