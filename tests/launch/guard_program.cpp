@@ -6,14 +6,18 @@
 
 #include <chrono>
 #include <cstdio>
+#include <latch>
 #include <thread>
 
 #include "bonfire/launch/guard.h"
 
 int main() {
-  std::thread([] {
+  std::latch started(1);  // a thread that is just starting may hold what a forked child needs
+  std::thread([&] {
+    started.count_down();
     for (;;) std::this_thread::sleep_for(std::chrono::seconds(60));
   }).detach();
+  started.wait();
   return bonfire::launch::run_guarded([](int pipe) {
     std::puts("ready");
     std::fflush(stdout);

@@ -56,23 +56,11 @@ sigset_t set_of(std::span<const int> numbers) {
 }
 
 // While it lives, requests to the program can be read, one byte each, whichever of its threads they come to: a library
-// may have started some. Those that come before listen() wait for it.
+// may have started some.
 class Requests {
  public:
   Requests() {
     ::fcntl(pipe_.write, F_SETFL, O_NONBLOCK);
-    const sigset_t set = set_of(kRequests);
-    ::pthread_sigmask(SIG_BLOCK, &set, &mask_);
-  }
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
-  ~Requests() {
-    for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
-    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
-    for (int end : {pipe_.read, pipe_.write}) ::close(end);
-  }
-
-  void listen() {
     target = pipe_.write;
     struct sigaction action {};
     action.sa_handler = [](int number) {
@@ -89,8 +77,25 @@ class Requests {
       before_.emplace_back(number, before);
       ::sigaction(number, &action, nullptr);
     }
+  }
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  ~Requests() {
+    restore();
+    for (int end : {pipe_.read, pipe_.write}) ::close(end);
+  }
+
+  // A child of the process, which then does with requests what the program did before.
+  int fork() const {
     const sigset_t set = set_of(kRequests);
-    ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    sigset_t mask;
+    ::pthread_sigmask(SIG_BLOCK, &set, &mask);  // stays so in the child, which reads them
+    const int child = ::fork();
+    if (child == 0)
+      restore();
+    else
+      ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    return child;
   }
   int descriptor() const { return pipe_.read; }
   int next() const {
@@ -99,9 +104,12 @@ class Requests {
   }
 
  private:
+  void restore() const {
+    for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
+  }
+
   static inline volatile int target = -1;  // where the handler writes to
   const GuardPipe pipe_ = {};
-  sigset_t mask_;
   std::vector<std::pair<int, struct sigaction>> before_;  // what the program does with them itself
 };
 
@@ -265,12 +273,11 @@ int run_guarded(const std::function<int(int pipe)>& body) {
   Requests requests;
   const GuardPipe alive, answer;
   std::fflush(nullptr);
-  const int guard = ::fork();
+  const int guard = requests.fork();
   if (guard < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
   if (guard == 0) be_guard(body, alive, answer);
   ::close(alive.read);
   ::close(answer.write);
-  requests.listen();
   const int code = await(guard, answer.read, requests);
   // The one child that this call has made. A program that asks after its children itself may have done so already.
   base::uninterrupted([&] { return ::waitpid(guard, nullptr, 0); });
