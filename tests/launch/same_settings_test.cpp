@@ -75,7 +75,6 @@ TEST(LaunchSameSettings, AnotherBackendIsNamedBeforeAnythingIsConnected) {
   ScratchFolder folder;
   ChildProcess job(two_ranks(settings(folder, 16, {"backend=shm"}), "backend=gloo"), clean());
   expect_refused(folder, job, "backend is shm on rank 0 and gloo on rank 1");
-  EXPECT_EQ(testing::count(job.output(), "the ranks differ: backend"), 2U) << job.output();
 }
 
 TEST(LaunchSameSettings, DataOfTheSameNameIsComparedByWhatItHolds) {

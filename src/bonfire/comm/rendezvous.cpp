@@ -122,12 +122,12 @@ void wait_for_all(Store& store, const Environment& e, milliseconds timeout) {
       e.world, static_cast<double>(timeout.count()) / 1000, fmt::join(roll.missing, ", "), fmt::join(roll.here, ", "));
 }
 
-// Before groups are made, which ranks with other settings would never become. The rank that holds the store leaves
-// last.
+// Before groups are made, which ranks with other settings would never become. Nobody leaves before all have read: who
+// does may take the store along, and whoever started the ranks ends the others.
 [[noreturn]] void refuse(Store& store, const Environment& e, const std::string& difference) {
   store.set(fmt::format("rendezvous/compared/{}", e.rank), "");
   try {
-    if (e.holds_store()) store.wait(keys_of_all(e.world, "compared"), 5s);
+    store.wait(keys_of_all(e.world, "compared"), 5s);
   } catch (const Error&) {  // one died meanwhile
   }
   throw_error<ConfigError>("[fleet] the ranks differ: {}; give all ranks the same", difference);
