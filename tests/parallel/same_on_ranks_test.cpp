@@ -93,8 +93,9 @@ TEST(SameOnRanks, AStrategyIsCompared) {
 TEST(SameOnRanks, AModelIsComparedWithWhatNoParameterShows) {
   EXPECT_EQ(
       error_of([](Device device, bool is_second) { fleet::distributed_model(layers(device, is_second ? 0.5 : 0.1)); }),
-      "[distributed_model] the ranks differ: line 3 of the model is (1): Dropout(p=0.1) on rank 0 and (1): "
-      "Dropout(p=0.5) on rank 1; give all ranks the same");
+      "[distributed_model] the ranks differ: line 3 of the model is (1): Dropout(p=0.1, inplace=False) on rank 0 and "
+      "(1): "
+      "Dropout(p=0.5, inplace=False) on rank 1; give all ranks the same");
 }
 
 TEST(SameOnRanks, CallsInAnotherOrderAreNamed) {
