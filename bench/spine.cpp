@@ -200,5 +200,9 @@ int main(int argc, char** argv) {
   }
   if (only == "memory") return report_memory();
   if (only == "first_step") return report_first_step();
+  if (only == "trace") {  // for profilers
+    trace_alone(models::resnet18_small({.classes = 10, .in_channels = 1}));
+    return 0;
+  }
   return run_all(argv[0], peer, json_path);
 }

@@ -84,11 +84,42 @@ class Places {
     }
     return place;
   }
+  // Between neighbours along the last axis; 0: they are not evenly spaced.
+  int64_t last_stride() const {
+    const int last = strides_.rank() - 1;
+    return block_ > 0 && last == 1 ? 0 : strides_[last];
+  }
 
  private:
   int64_t block_;
   Shape strides_;
 };
+
+template <int64_t size>
+void move_elements(const void* source, const Places& read, void* target, const Places& write, const Shape& shape) {
+  const auto* in = static_cast<const char*>(source);
+  auto* out = static_cast<char*>(target);
+  if (shape.rank() == 0) {
+    std::memcpy(out, in, size);
+    return;
+  }
+  const int last = shape.rank() - 1;
+  const int64_t step_in = read.last_stride() * size, step_out = write.last_stride() * size;
+  // A row at a time where rows are evenly spaced in both.
+  const int64_t row = step_in > 0 && step_out > 0 ? shape[last] : 1;
+  Shape index = shape;
+  for (int i = 0; i <= last; ++i) index[i] = 0;
+  for (int64_t n = shape.count(); n > 0; n -= row) {
+    const char* from = in + read(index) * size;
+    char* to = out + write(index) * size;
+    for (int64_t i = 0; i < row; ++i) std::memcpy(to + i * step_out, from + i * step_in, size);
+    index[last] += row;
+    for (int i = last; i > 0 && index[i] == shape[i]; --i) {
+      index[i] = 0;
+      ++index[i - 1];
+    }
+  }
+}
 
 }  // namespace
 
@@ -100,14 +131,13 @@ void convert_layout(const void* source, const Layout& from, void* target, const 
     return;
   }
   if (to.block > 0) std::memset(target, 0, bytes_of(shape, dtype, to));
-  Places read(shape, from), write(shape, to);
-  Shape index = shape;
-  for (int i = 0; i < shape.rank(); ++i) index[i] = 0;
-  const char* in = static_cast<const char*>(source);
-  char* out = static_cast<char*>(target);
-  for (int64_t n = shape.count(); n > 0; --n) {
-    std::memcpy(out + write(index) * static_cast<int64_t>(size), in + read(index) * static_cast<int64_t>(size), size);
-    for (int i = shape.rank() - 1; i >= 0 && ++index[i] == shape[i]; --i) index[i] = 0;
+  switch (size) {
+    case 1: return move_elements<1>(source, Places(shape, from), target, Places(shape, to), shape);
+    case 2: return move_elements<2>(source, Places(shape, from), target, Places(shape, to), shape);
+    case 4: return move_elements<4>(source, Places(shape, from), target, Places(shape, to), shape);
+    default:
+      BONFIRE_CHECK(size == 8, "elements of {} bytes", size);
+      return move_elements<8>(source, Places(shape, from), target, Places(shape, to), shape);
   }
 }
 
