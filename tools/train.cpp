@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/reporter.h"
+#include "bonfire/train/resume.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
@@ -96,6 +98,15 @@ int train_as_rank(train::Config config, const std::string& trace) try {
   return launch::kLostPeer;
 }
 
+// Of a run that is gone on with, as many as it has had, where nothing else is said.
+int64_t ranks_of(const train::Config& config) {
+  if (config.resume.empty() || std::ranges::find(config.given, "num_gpus") != config.given.end())
+    return config.num_gpus;
+  std::optional<train::Resumption> found = train::find_resumption(config, train::Purpose::look);
+  if (!found) return config.num_gpus;
+  return train::parse_config_of_run(train::config_of(*found), (found->run / "config.yaml").string()).num_gpus;
+}
+
 bool begins_with_file(const std::vector<std::string>& settings) {
   return !settings.empty() && settings[0].find('=') == std::string::npos;
 }
@@ -116,7 +127,8 @@ int run_train(TrainWanted wanted) {
 
   comm::Environment self = comm::read_environment();
   bool started = self.starter == comm::Starter::bonfire || self.world > 1;  // as a rank, by somebody
-  if (!started && config.num_gpus > 1) return start_ranks(wanted, config.num_gpus);
+  if (!started)
+    if (const int64_t ranks = ranks_of(config); ranks > 1) return start_ranks(wanted, ranks);
   if (!started) return train(std::move(config), wanted.trace);
   if (config.num_gpus > 1 && config.num_gpus != self.local_world)
     throw_error<ConfigError>(

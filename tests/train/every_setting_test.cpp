@@ -123,7 +123,8 @@ class Sources {
     for (int i = 0; i < 40; ++i) line += i % 3 == 0 ? "red fire " : "Red sky ";
     folder_.put("text/train.txt", line + "\n");
     folder_.put("text/test.txt", line + "\n");
-    const Words settings{data("digits"), "output=" + (folder_ / "runs").string(), "model=mlp", "steps=2", "place=cpu"};
+    const Words settings{data("digits"), "output=" + (folder_ / "runs").string(), "model=mlp", "limit=96", "steps=2",
+                         "place=cpu"};
     Trainer(default_config(settings)).run();
   }
   std::string data(const char* name) const { return "data=" + path(name); }
@@ -214,6 +215,7 @@ const std::vector<Row>& rows() {
       {"strategy.accumulate_steps", G::optimizer, {}, "strategy.accumulate_steps=1", "strategy.accumulate_steps=3"},
       {"output", G::kept, {}, "output=@out/one", "output=@out/two"},
       {"resume", G::kept, {"steps=4"}, "", "resume=@runs/1"},
+      {"resume_anyway", G::kept, {"steps=4", "seed=7", "resume=@runs/1"}, "resume_anyway=true", "resume_anyway=false"},
       {"log_freq", G::kept, {}, "log_freq=1", "log_freq=3"},
       {"eval_freq", G::kept, {"epochs=2"}, "eval_freq=1", "eval_freq=2"},
       {"save_freq", G::kept, {"epochs=4", "lr=1e-20"}, "save_freq=1", "save_freq=2"},
@@ -316,8 +318,9 @@ std::string seen(const Row& row, const std::string& values) {
     setting = setting.substr(0, at) + (own ? (folder / name).string() : sources().path(name));
   }
   runtime::clear_plan_cache();
-  if (row.key == std::string_view("resume")) {  // a run that is gone on with is changed
+  if (std::string_view(row.key).starts_with("resume")) {  // a run that is gone on with is changed
     fs::copy(sources().path("runs/1"), folder / "before", fs::copy_options::recursive);
+    if (values != "") std::erase_if(settings, [](const std::string& one) { return one.starts_with("output="); });
     for (std::string& setting : settings)
       if (setting.starts_with("resume=")) setting = "resume=" + (folder / "before").string();
   }
@@ -367,6 +370,7 @@ TEST(EverySettingTable, TestsThatSeeAnEffectElsewhereAreThere) {
 TEST(EverySettingTable, WhatNeedsAnotherSettingIsRefusedWithoutIt) {
   const std::pair<const char*, const char*> needs[] = {
       {"strict=false", "init_from"},
+      {"resume_anyway=true", "resume"},
       {"seq_length=32", "mlp reads images"},
       {"lower_case=false", "mlp reads images"},
       {"crop_padding=2", "crop: padded"},

@@ -6,6 +6,7 @@
 #include "bonfire/base/file.h"
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
+#include "bonfire/train/fingerprint.h"
 #include "bonfire/train/open_data.h"
 
 namespace bonfire::train {
@@ -30,8 +31,16 @@ std::string describe_file(const fs::path& path) {
                             static_cast<double>(bytes) / 1e6);
 }
 
+// What it was trained with; nothing where an older version saved it.
+std::string describe_fingerprint(const fs::path& checkpoint) {
+  const std::optional<Fingerprint> print = fingerprint_in(checkpoint);
+  if (!print) return {};
+  return fmt::format("  fingerprint {}: data {}, {} to train on, {} to test, classes {}, version {}\n", hash_of(*print),
+                     print->data, in_words(print->train), in_words(print->test), print->classes, print->version);
+}
+
 std::string describe_checkpoint(const fs::path& path) {
-  std::string text = fmt::format("checkpoint {}: whole\n", path.string());
+  std::string text = fmt::format("checkpoint {}: whole\n", path.string()) + describe_fingerprint(path);
   text += describe_file(weights_file(path));
   if (base::exists(average_file(path))) text += describe_file(average_file(path));
   return text + describe_file(optimizer_file(path));

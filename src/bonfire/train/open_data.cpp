@@ -51,6 +51,11 @@ void take_given_pixels(const Config& config, OpenedData& data) {
   take("deviation", config.deviation, data.deviation);
 }
 
+void note_content(OpenedData& data) {
+  data.train_content = content_of(*data.train);
+  data.test_content = content_of(*data.test);
+}
+
 // Training and test images go the way that the settings say.
 void transform_images(const Config& config, OpenedData& data) {
   data::Sample first = data.train->get(0);
@@ -127,6 +132,7 @@ OpenedData open_text(const Config& config) {
   data.title = is_generated ? "generated sentences" : config.data;
   data.train = load(Split::train);
   data.test = load(Split::test);
+  note_content(data);
   data.classes = data.vocabulary = pieces.size();
   data.train_transform = data::mask_tokens(pieces, {.every_epoch = true});
   data.test_transform = data::mask_tokens(pieces);
@@ -183,6 +189,7 @@ OpenedData open_data(const Config& config) {
   data.classes = config.num_classes.value_or(data.classes);
   for (auto i = static_cast<int64_t>(data.class_names.size()); i < data.classes; ++i)
     data.class_names.push_back(std::to_string(i));
+  note_content(data);
   transform_images(config, data);
   return data;
 }

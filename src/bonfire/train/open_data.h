@@ -6,6 +6,7 @@
 #include "bonfire/data/dataset.h"
 #include "bonfire/data/wordpiece.h"
 #include "bonfire/train/config.h"
+#include "bonfire/train/data_content.h"
 
 namespace bonfire::train {
 
@@ -19,7 +20,8 @@ struct OpenedData {
   data::Transform train_transform, test_transform;  // may be empty
   bool is_text() const { return vocabulary > 0; }
   std::vector<std::string> class_names;
-  std::string passed_over;  // of the folder, in words: what cannot be read; empty: nothing
+  DataContent train_content, test_content;  // as stored
+  std::string passed_over;                  // of the folder, in words: what cannot be read; empty: nothing
 };
 
 // DataError naming what was looked for; ConfigError when num_classes is too small for the labels, when settings of

@@ -27,6 +27,8 @@ struct RunBegins {
   std::vector<ModelRow> layers = {};      // what each costs
   std::vector<std::string> class_names = {};
   std::string command = {}, version = {};  // how this process was started; of Bonfire
+  // Of a run that is gone on with: settings that were changed, and what was accepted though it is another experiment.
+  std::vector<std::string> changes = {}, other_than_was = {};
 
   bool counts_epochs() const { return total_steps == epochs * steps_per_epoch; }  // else so many steps were asked for
   bool has_top5() const { return classes > 5; }  // else every class would be among the first five
@@ -73,6 +75,7 @@ struct RunEnds {
   std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
   double best_top1 = 0, last_top1 = 0, seconds = 0;
   bool interrupted = false, stopped_early = false;
+  bool was_complete = false;  // before it was gone on with: nothing was done
 };
 
 class Reporter {

@@ -75,8 +75,8 @@ class TerminalReporter final : public Reporter {
     stop_drawing();
     const RunBegins& began = facts_.run;
     if (run.interrupted) {
-      line(fmt::format("stopped after {}; saved. To go on: {} train {}/config.yaml resume={}", duration(run.seconds),
-                       base::program_name(), began.folder.string(), began.folder.string()));
+      line(fmt::format("stopped after {}; saved. To go on: {} train resume={}", duration(run.seconds),
+                       base::program_name(), began.folder.string()));
       return;
     }
     line(fmt::format("{} after {}: best top-1 {}{} on {} {} it has not seen",
