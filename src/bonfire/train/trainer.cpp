@@ -442,6 +442,7 @@ RunBegins Trainer::State::beginning() const {
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
                 .unit = opened.is_text() ? "sequences" : "images",
+                .pixels = opened.pixels,
                 .classes = opened.classes,
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
