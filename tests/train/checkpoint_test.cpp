@@ -1,6 +1,7 @@
 #include "bonfire/train/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -86,6 +87,47 @@ TEST(Checkpoint, AnUnfinishedOneIsNoneAndDoesNotDisturbTheNext) {
   fs::path saved = save(folder.path(), 3, 3, 1);
   EXPECT_EQ(damage_of(saved), std::nullopt);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000003"}));
+}
+
+TEST(Checkpoint, NumbersOfMoreDigitsAreNewer) {
+  ScratchFolder folder;
+  for (int64_t step : {9, 99'999'999, 100'000'000}) save(folder.path(), step, 1, 2);
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step-100000000");
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-100000000", "step-99999999"}));
+}
+
+// A run that goes on from an earlier checkpoint than its newest.
+TEST(Checkpoint, TheOneJustSavedStaysHoweverManyLaterOnesThereAre) {
+  ScratchFolder folder;
+  for (int64_t step : {10, 20, 30}) save(folder.path(), step, 1, 3);
+  EXPECT_EQ(damage_of(save(folder.path(), 5, 1, 2)), std::nullopt);
+}
+
+TEST(Checkpoint, AWholeOneThatWasNotRenamedYetIsTakenUp) {
+  ScratchFolder folder;
+  save(folder / "checkpoints", 1, 1, 5);
+  fs::rename(save(folder / "checkpoints", 2, 7, 5), folder / "checkpoints/unfinished-step-00000002");
+  std::optional<fs::path> found = newest_checkpoint(folder / "checkpoints");
+  ASSERT_EQ(found, folder / "checkpoints/unfinished-step-00000002");
+  EXPECT_EQ(take_up(folder.path(), *found), folder / "checkpoints/step-00000002");
+  EXPECT_EQ(newest_checkpoint(folder / "checkpoints"), folder / "checkpoints/step-00000002");
+  EXPECT_EQ(names_in(folder / "checkpoints"), (std::vector<std::string>{"step-00000001", "step-00000002"}));
+}
+
+TEST(Checkpoint, LeftoversOfProcessesThatAreGoneAreSwept) {
+  ScratchFolder folder;
+  save(folder / "checkpoints", 1, 1, 5);
+  for (const char* half : {"unfinished-step-00000002", "discarded-step-00000003"})
+    fs::create_directories(folder / "checkpoints" / half / "");
+  folder.put("checkpoints/unfinished-step-00000002/weights.safetensors", "half");
+  folder.put("checkpoints/discarded-step-00000003/weights.safetensors", "half");
+  folder.put("checkpoints/notes.txt", "the user's own");
+  folder.put(".bonfire-4194305-0.tmp", "a process that cannot be");
+  const std::string living = ".bonfire-" + std::to_string(getppid()) + "-0.tmp";
+  folder.put(living, "somebody still writes this");
+  sweep_leftovers(folder.path());
+  EXPECT_EQ(names_in(folder / "checkpoints"), (std::vector<std::string>{"notes.txt", "step-00000001"}));
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{living, "checkpoints"}));
 }
 
 TEST(Checkpoint, WhatCannotBeWrittenIsAnErrorWithTheName) {

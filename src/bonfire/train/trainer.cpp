@@ -478,7 +478,7 @@ RunEnds Trainer::State::train_all() {
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
   end.interrupted = must_stop() && step < total_steps;
-  if (end.interrupted) {
+  if (end.interrupted && saved_step != step) {  // at the end of an epoch it may just have been saved
     share_weights();
     save();
   }
@@ -538,6 +538,7 @@ RunEnds Trainer::run_as_rank() {
   std::optional<fs::path> resumed;
   if (is_first_rank()) resumed = s.checkpoint_to_resume();
   s.prepare();
+  if (resumed) resumed = take_up(s.folder, *resumed);
   s.begin_or_resume(resumed);
   s.first_step = s.step;
   s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));

@@ -146,6 +146,7 @@ std::string Trainer::State::run_state() const {
 }
 
 void Trainer::State::save() {
+  saved_step = step;
   if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank()) return;
   show_saving();
