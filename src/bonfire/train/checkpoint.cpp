@@ -12,6 +12,8 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/private_file.h"
+#include "bonfire/nn/weights_checksum.h"
 
 namespace bonfire::train {
 
@@ -25,13 +27,14 @@ constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kAverage = "average.safetensors";
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";
+constexpr int64_t kFormat = 1;  // of the manifest, and of what it names
 constexpr const char* kPrefix = "step-";
 constexpr const char* kUnfinished = "unfinished-";
 constexpr const char* kDiscarded = "discarded-";
 
 void write_text(const fs::path& path, const std::string& text) {
   const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(text))};
-  base::write_file_atomically(path, chunks);
+  base::write_private_file(path, chunks);
 }
 
 uint32_t checksum(std::span<const std::byte> bytes) {
@@ -87,10 +90,13 @@ std::vector<FoundCheckpoint> checkpoints_in(const fs::path& folder) {
 // The manifest comes last: a folder that has one is whole.
 void write_files(const fs::path& folder, int64_t step, CheckpointContent& content) {
   std::vector<const char*> names{kWeights, kOptimizer, kState};
-  nn::write_safetensors(folder / kWeights, content.weights.entries());
-  nn::write_safetensors(folder / kOptimizer, content.optimizer.entries());
+  auto write = [&](const char* name, nn::StateCopy& values) {
+    nn::write_safetensors(folder / name, values.entries(), nn::with_checksum(values.entries(), {}));
+  };
+  write(kWeights, content.weights);
+  write(kOptimizer, content.optimizer);
   if (content.average) {
-    nn::write_safetensors(folder / kAverage, content.average->entries());
+    write(kAverage, *content.average);
     names.push_back(kAverage);
   }
   write_text(folder / kState, content.state);
@@ -99,8 +105,28 @@ void write_files(const fs::path& folder, int64_t step, CheckpointContent& conten
     base::MappedFile mapped(folder / name);
     files[name] = {{"bytes", mapped.bytes().size()}, {"crc32", checksum(mapped.bytes())}};
   }
-  write_text(folder / kManifest, nlohmann::json{{"format", 1}, {"step", step}, {"files", files}}.dump(1) + "\n");
+  write_text(folder / kManifest, nlohmann::json{{"format", kFormat}, {"step", step}, {"files", files}}.dump(1) + "\n");
   base::sync_folder(folder);
+}
+
+std::optional<std::string> find_damage(const fs::path& checkpoint, int64_t& format) {
+  try {
+    nlohmann::json manifest = nlohmann::json::parse(text_of(base::read_file(checkpoint / kManifest)));
+    format = manifest.at("format");
+    if (format > kFormat) return "a newer format";
+    for (const auto& [name, expected] : manifest.at("files").items()) {
+      base::MappedFile file(checkpoint / name);
+      size_t bytes = expected.at("bytes").get<size_t>();
+      if (file.bytes().size() != bytes)
+        return fmt::format("{} has {} bytes, expected {}", name, file.bytes().size(), bytes);
+      if (checksum(file.bytes()) != expected.at("crc32").get<uint32_t>()) return name + " is damaged (wrong checksum)";
+    }
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const nlohmann::json::exception& error) {
+    return fmt::format("{} is damaged: {}", kManifest, error.what());
+  }
+  return {};
 }
 
 // Under another name first: a half-removed checkpoint must not look like one.
@@ -178,9 +204,10 @@ fs::path save_checkpoint(const fs::path& folder, int64_t step, CheckpointContent
   std::string name = checkpoint_name(step);
   fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
   std::error_code error;
-  fs::create_directories(folder, error);
+  fs::create_directories(folder.parent_path(), error);
+  base::make_private_folder(folder, error);
   finish_or_remove_unfinished(folder);
-  fs::create_directory(unfinished, error);
+  base::make_private_folder(unfinished, error);
   if (error) throw_error<DataError>("[checkpoint] cannot make '{}': {}", unfinished.string(), error.message());
   try {
     write_files(unfinished, step, content);
@@ -210,26 +237,24 @@ fs::path take_up(const fs::path& run, const fs::path& checkpoint) {
 }
 
 std::optional<std::string> damage_of(const fs::path& checkpoint) {
-  try {
-    nlohmann::json manifest = nlohmann::json::parse(text_of(base::read_file(checkpoint / kManifest)));
-    for (const auto& [name, expected] : manifest.at("files").items()) {
-      base::MappedFile file(checkpoint / name);
-      size_t bytes = expected.at("bytes").get<size_t>();
-      if (file.bytes().size() != bytes)
-        return fmt::format("{} has {} bytes, expected {}", name, file.bytes().size(), bytes);
-      if (checksum(file.bytes()) != expected.at("crc32").get<uint32_t>()) return name + " is damaged (wrong checksum)";
-    }
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const nlohmann::json::exception& error) {
-    return fmt::format("{} is damaged: {}", kManifest, error.what());
-  }
-  return {};
+  int64_t format = 0;
+  std::optional<std::string> damage = find_damage(checkpoint, format);
+  if (format > kFormat)
+    throw_error<DataError>(
+        "[checkpoint] {} has format {}, this build reads formats up to {}: a newer Bonfire has written it; go on with "
+        "that one",
+        checkpoint.string(), format, kFormat);
+  return damage;
 }
 
 fs::path weights_in(const fs::path& place) {
   if (!base::is_folder(place)) return place;
-  if (base::exists(weights_file(place))) return weights_file(place);
+  if (base::exists(weights_file(place))) {
+    if (std::optional<std::string> damage = base::exists(place / kManifest) ? damage_of(place) : std::nullopt)
+      throw_error<DataError>("[checkpoint] {} is damaged: {}; take another checkpoint of the run", place.string(),
+                             *damage);
+    return weights_file(place);
+  }
   if (base::exists(place / kBest)) return place / kBest;
   if (std::optional<fs::path> newest = newest_checkpoint(place / "checkpoints", nullptr)) return weights_file(*newest);
   throw_error<ConfigError>(

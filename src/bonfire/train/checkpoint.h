@@ -35,6 +35,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64
                                       int64_t keep, const std::filesystem::path& spare = {});
 
 // Whether everything the manifest names is there and unchanged; otherwise what is wrong, with the file's name.
+// DataError for one of a newer format, which is not damaged: nothing older must be taken in its place.
 std::optional<std::string> damage_of(const std::filesystem::path& checkpoint);
 
 // The newest whole checkpoint of the folder, renamed yet or not. Damaged newer ones are named in `skipped`, each with
@@ -52,7 +53,7 @@ std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // 
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 
 // The file that has the weights of a run (its best, else the newest whole checkpoint's), of a checkpoint, or the file
-// itself. ConfigError for a folder without any.
+// itself. ConfigError for a folder without any, DataError for a damaged checkpoint.
 std::filesystem::path weights_in(const std::filesystem::path& place);
 
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);

@@ -3,6 +3,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/private_file.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/optim/optimizer_state.h"
 #include "bonfire/runtime/tuning.h"
@@ -20,7 +21,7 @@ fs::path new_run_folder(const fs::path& output) {
   fs::create_directories(output, error);
   for (int number = 1;; ++number) {
     fs::path folder = output / std::to_string(number);
-    if (fs::create_directory(folder, error)) return folder;
+    if (base::make_private_folder(folder, error)) return folder;
     if (error)
       throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(), error.message());
   }
