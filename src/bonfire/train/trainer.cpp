@@ -480,7 +480,7 @@ RunEnds Trainer::State::train_all() {
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
   end.interrupted = must_stop() && step < total_steps;
-  if (end.interrupted) {
+  if (end.interrupted && saved_step != step) {  // at the end of an epoch it may just have been saved
     share_weights();
     save();
   }
