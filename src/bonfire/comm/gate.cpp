@@ -191,9 +191,9 @@ std::string read_answer(int socket, Clock::time_point deadline) {
 
 Answer knock(const std::string& literal, int port, const std::string& name, const std::string& pass,
              Clock::time_point deadline) {
-  constexpr auto kPause = 50ms;
+  constexpr auto kPause = 50ms, kAbsence = 3'000ms;
   const std::string question = fmt::format("{}{} HTTP/1.0\r\n{}: {}{}", kVerb, name, kPassHeader, pass, kEnd);
-  for (;;) {
+  for (auto there = Clock::now(); Clock::now() - there < kAbsence;) {
     FileDescriptor socket = call(literal, port, deadline);
     if (socket.get() >= 0) {
       send_word(socket.get(), question);
@@ -202,10 +202,12 @@ Answer knock(const std::string& literal, int port, const std::string& name, cons
       if (status == "HTTP/1.0 403") return {.kind = Answer::Kind::refused};
       if (const std::string_view manner = header(answer, kMannerHeader); status == "HTTP/1.0 200" && !manner.empty())
         return {.kind = Answer::Kind::welcome, .socket = std::move(socket), .manner = std::string(manner)};
+      there = Clock::now();
     }
-    if (Clock::now() + kPause >= deadline) return {};
+    if (Clock::now() + kPause >= deadline) break;
     std::this_thread::sleep_for(kPause);  // nothing tells when there is room at the gate
   }
+  return {};
 }
 
 }  // namespace bonfire::comm

@@ -87,7 +87,8 @@ struct Answer {
   std::string manner = {};
 };
 
-// `name` without blanks. An address that turns the caller away without a word is asked again until the deadline.
+// `name` without blanks. A gate that turns the caller away without a word is asked again until the deadline; a port
+// where nobody listens for some seconds is given up.
 Answer knock(const std::string& literal, int port, const std::string& name, const std::string& pass,
              std::chrono::steady_clock::time_point deadline);
 
