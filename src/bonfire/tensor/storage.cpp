@@ -84,11 +84,8 @@ class Places {
     }
     return place;
   }
-  // Between neighbours along the last axis; 0: they are not evenly spaced.
-  int64_t last_stride() const {
-    const int last = strides_.rank() - 1;
-    return block_ > 0 && last == 1 ? 0 : strides_[last];
-  }
+  bool even(int axis) const { return block_ == 0 || axis != 1; }  // whether neighbours are all stride(axis) apart
+  int64_t stride(int axis) const { return strides_[axis]; }
 
  private:
   int64_t block_;
@@ -99,24 +96,23 @@ template <int64_t size>
 void move_elements(const void* source, const Places& read, void* target, const Places& write, const Shape& shape) {
   const auto* in = static_cast<const char*>(source);
   auto* out = static_cast<char*>(target);
-  if (shape.rank() == 0) {
-    std::memcpy(out, in, size);
-    return;
-  }
-  const int last = shape.rank() - 1;
-  const int64_t step_in = read.last_stride() * size, step_out = write.last_stride() * size;
-  // A row at a time where rows are evenly spaced in both.
-  const int64_t row = step_in > 0 && step_out > 0 ? shape[last] : 1;
+  // Rows along the longest axis on which elements are evenly spaced in both.
+  int along = -1;
+  for (int i = 0; i < shape.rank(); ++i)
+    if (read.even(i) && write.even(i) && (along < 0 || shape[i] > shape[along])) along = i;
+  const int64_t row = along < 0 ? 1 : shape[along];
+  const int64_t step_in = along < 0 ? 0 : read.stride(along) * size,
+                step_out = along < 0 ? 0 : write.stride(along) * size;
   Shape index = shape;
-  for (int i = 0; i <= last; ++i) index[i] = 0;
+  for (int i = 0; i < shape.rank(); ++i) index[i] = 0;
   for (int64_t n = shape.count(); n > 0; n -= row) {
     const char* from = in + read(index) * size;
     char* to = out + write(index) * size;
     for (int64_t i = 0; i < row; ++i) std::memcpy(to + i * step_out, from + i * step_in, size);
-    index[last] += row;
-    for (int i = last; i > 0 && index[i] == shape[i]; --i) {
+    for (int i = shape.rank() - 1; i >= 0; --i) {
+      if (i == along) continue;
+      if (++index[i] < shape[i]) break;
       index[i] = 0;
-      ++index[i - 1];
     }
   }
 }
