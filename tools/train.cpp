@@ -1,4 +1,5 @@
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -35,12 +36,17 @@ struct TrainWanted {
 };
 
 // This program again, as each of the ranks.
-int start_ranks(const TrainWanted& wanted, int64_t ranks) {
+int start_ranks(const TrainWanted& wanted, const train::Config& config) {
   std::vector<std::string> arguments{"train"};
   arguments.insert(arguments.end(), wanted.settings.begin(), wanted.settings.end());
-  arguments.push_back("num_gpus=" + std::to_string(ranks));
+  arguments.push_back("num_gpus=" + std::to_string(config.num_gpus));
+  if (!config.resume.empty()) {  // they may be the run's
+    arguments.push_back("backend=" + config.backend);
+    arguments.push_back(fmt::format("collective_timeout={}", config.collective_timeout));
+  }
   if (!wanted.trace.empty()) arguments.insert(arguments.end(), {"--trace", wanted.trace});
-  return launch::launch({.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(ranks)});
+  return launch::launch(
+      {.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(config.num_gpus)});
 }
 
 // folder/job names the launched job that began a run, so that it can be found again after a restart.
@@ -98,15 +104,6 @@ int train_as_rank(train::Config config, const std::string& trace) try {
   return launch::kLostPeer;
 }
 
-// Of a run that is gone on with, as many as it has had, where nothing else is said.
-int64_t ranks_of(const train::Config& config) {
-  if (config.resume.empty() || std::ranges::find(config.given, "num_gpus") != config.given.end())
-    return config.num_gpus;
-  std::optional<train::Resumption> found = train::find_resumption(config, train::Purpose::look);
-  if (!found) return config.num_gpus;
-  return train::parse_config_of_run(train::config_of(*found), (found->run / "config.yaml").string()).num_gpus;
-}
-
 bool begins_with_file(const std::vector<std::string>& settings) {
   return !settings.empty() && settings[0].find('=') == std::string::npos;
 }
@@ -127,8 +124,8 @@ int run_train(TrainWanted wanted) {
 
   comm::Environment self = comm::read_environment();
   bool started = self.starter == comm::Starter::bonfire || self.world > 1;  // as a rank, by somebody
-  if (!started)
-    if (const int64_t ranks = ranks_of(config); ranks > 1) return start_ranks(wanted, ranks);
+  if (!started && !config.resume.empty()) config = train::with_job_of_run(config);
+  if (!started && config.num_gpus > 1) return start_ranks(wanted, config);
   if (!started) return train(std::move(config), wanted.trace);
   if (config.num_gpus > 1 && config.num_gpus != self.local_world)
     throw_error<ConfigError>(

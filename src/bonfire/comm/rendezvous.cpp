@@ -67,12 +67,9 @@ std::string own_address(const Environment& e, milliseconds timeout) {
   return reach(e.master_address, e.store_port, timeout).local;
 }
 
-std::string described(const std::string& address) {
-  return nlohmann::json{{"host", host_name()},
-                        {"address", address},
-                        {"machine", machine_id()},
-                        {"process", ::getpid()},
-                        {"version", library_version()}}
+std::string described(const std::string& address, const Settings& settings) {
+  return nlohmann::json{{"host", host_name()},   {"address", address},           {"machine", machine_id()},
+                        {"process", ::getpid()}, {"version", library_version()}, {"settings", encode(settings)}}
       .dump();
 }
 
@@ -125,6 +122,17 @@ void wait_for_all(Store& store, const Environment& e, milliseconds timeout) {
       e.world, static_cast<double>(timeout.count()) / 1000, fmt::join(roll.missing, ", "), fmt::join(roll.here, ", "));
 }
 
+// Before groups are made, which ranks with other settings would never become. Nobody leaves before all have read: who
+// does may take the store along, and whoever started the ranks ends the others.
+[[noreturn]] void refuse(Store& store, const Environment& e, const std::string& difference) {
+  store.set(fmt::format("rendezvous/compared/{}", e.rank), "");
+  try {
+    store.wait(keys_of_all(e.world, "compared"), 5s);
+  } catch (const Error&) {  // one died meanwhile
+  }
+  throw_error<ConfigError>("[fleet] the ranks differ: {}; give all ranks the same", difference);
+}
+
 void count_local_ranks(Rendezvous& job) {
   const std::string& here = job.peers.at(static_cast<size_t>(job.environment.rank)).machine;
   job.environment.local_world = static_cast<int>(
@@ -167,10 +175,16 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
                      .connect_timeout = options.timeout});
   if (e.starter != Starter::bonfire) store = with_farewell(std::move(store), std::move(server), e);
 
-  store->set(key_of(e.rank), described(own_address(e, options.timeout)));
+  store->set(key_of(e.rank), described(own_address(e, options.timeout), options.settings));
   wait_for_all(*store, e, options.timeout);
   Rendezvous job{e, {}, store};
-  for (int rank = 0; rank < e.world; ++rank) job.peers.push_back(peer_from(rank, store->get(key_of(rank), 30s)));
+  std::vector<Settings> settings;
+  for (int rank = 0; rank < e.world; ++rank) {
+    const std::string text = store->get(key_of(rank), 30s);
+    job.peers.push_back(peer_from(rank, text));
+    settings.push_back(decode_settings(nlohmann::json::parse(text).at("settings")));
+  }
+  if (const std::string difference = difference_in_words(settings); !difference.empty()) refuse(*store, e, difference);
   if (!e.knows_local_world) count_local_ranks(job);
   return job;
 }

@@ -107,7 +107,7 @@ void require_same(Group& group, const std::string& what, const Settings& setting
   wait_until_all_have_read(group);
   std::vector<Settings> calls, of_ranks;
   for (size_t rank = 0; rank < size; ++rank) {
-    calls.push_back({{"what this rank compares", subjects[rank]}});
+    calls.push_back({{"the call", subjects[rank]}});
     of_ranks.push_back(decode_settings(texts[rank]));
   }
   const std::string other_call = difference_in_words(calls);

@@ -150,7 +150,7 @@ std::string config_of(const Resumption& found) {
 Config gone_on_with(const Config& given, const Config& of_run, const fs::path& run) {
   std::set<std::string> keys = keys_given(given);
   refuse_beside_resume(given, of_run, run, keys);
-  keys.insert("num_gpus");
+  keys.insert({"num_gpus", "backend", "collective_timeout"});  // the job was started with them
   keys.erase("output");
   Config config = of_run;
   config.given = given.given;
@@ -159,6 +159,18 @@ Config gone_on_with(const Config& given, const Config& of_run, const fs::path& r
   config.resume.clear();
   config.resume_anyway = false;
   if (keys.contains("epochs") && !keys.contains("steps")) config.steps.reset();  // whoever says epochs means epochs
+  return config;
+}
+
+Config with_job_of_run(const Config& given) {
+  const std::optional<Resumption> found = find_resumption(given, Purpose::look);
+  if (!found) return given;
+  const Config of_run = parse_config_of_run(config_of(*found), (found->run / "config.yaml").string());
+  const std::set<std::string> keys = keys_given(given);
+  Config config = given;
+  if (!keys.contains("num_gpus")) config.num_gpus = of_run.num_gpus;
+  if (!keys.contains("backend")) config.backend = of_run.backend;
+  if (!keys.contains("collective_timeout")) config.collective_timeout = of_run.collective_timeout;
   return config;
 }
 

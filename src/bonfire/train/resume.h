@@ -33,9 +33,12 @@ std::optional<Resumption> find_resumption(const Config& given, Purpose purpose =
 std::string config_of(const Resumption& found);  // its config.yaml
 
 // The run's settings but for those that were given: in a file, the environment or the command line, or set to something
-// else than the default. num_gpus is of the job that goes on, not of the run. ConfigError for another output or
-// init_from than the run's.
+// else than the default. What a job is started with (num_gpus, backend, collective_timeout) is as given in any case: by
+// then it was. ConfigError for another output or init_from than the run's.
 Config gone_on_with(const Config& given, const Config& of_run, const std::filesystem::path& run);
+
+// The given settings, with those of the run that a job is started with where they are not given: for who starts it.
+Config with_job_of_run(const Config& given);
 
 struct Change {
   std::string key, before, now;
