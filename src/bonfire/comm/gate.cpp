@@ -189,14 +189,20 @@ std::string read_answer(int socket, Clock::time_point deadline) {
 
 }  // namespace
 
+FileDescriptor knock_only(const std::string& literal, int port, const std::string& name, const std::string& pass,
+                          Clock::time_point deadline) {
+  FileDescriptor socket = call(literal, port, deadline);
+  if (socket.get() >= 0)
+    send_word(socket.get(), fmt::format("{}{} HTTP/1.0\r\n{}: {}{}", kVerb, name, kPassHeader, pass, kEnd));
+  return socket;
+}
+
 Answer knock(const std::string& literal, int port, const std::string& name, const std::string& pass,
              Clock::time_point deadline) {
   constexpr auto kPause = 50ms, kAbsence = 3'000ms;
-  const std::string question = fmt::format("{}{} HTTP/1.0\r\n{}: {}{}", kVerb, name, kPassHeader, pass, kEnd);
   for (auto there = Clock::now(); Clock::now() - there < kAbsence;) {
-    FileDescriptor socket = call(literal, port, deadline);
+    FileDescriptor socket = knock_only(literal, port, name, pass, deadline);
     if (socket.get() >= 0) {
-      send_word(socket.get(), question);
       const std::string answer = read_answer(socket.get(), deadline);
       const std::string_view status = std::string_view(answer).substr(0, 12);
       if (status == "HTTP/1.0 403") return {.kind = Answer::Kind::refused};

@@ -92,6 +92,10 @@ struct Answer {
 Answer knock(const std::string& literal, int port, const std::string& name, const std::string& pass,
              std::chrono::steady_clock::time_point deadline);
 
+// The same without waiting for the answer, which comes before all else; an empty one where nobody listens.
+FileDescriptor knock_only(const std::string& literal, int port, const std::string& name, const std::string& pass,
+                          std::chrono::steady_clock::time_point deadline);
+
 // The line that shows the pass, for gRPC: its name and what follows.
 inline constexpr const char* kPassHeader = "bonfire-pass";
 
