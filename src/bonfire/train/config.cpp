@@ -443,7 +443,7 @@ const std::string kReferenceHead =
     "`include: other.yaml` (or a list) begins from other files, found beside the one that names them. A key given "
     "later wins: included files, then the file, then the environment, then the command line. A setting that would have "
     "no effect beside the others (`gamma` without `schedule: multi_step`), that is not available yet or that this "
-    "machine cannot follow is an error, not ignored, but for `pin_memory`.\n";
+    "machine cannot follow is an error, not ignored, but for `pin_memory`, of which a note tells.\n";
 
 class ReferenceWriter {
  public:

@@ -61,7 +61,7 @@ struct Config {
   std::optional<int64_t> early_stop = {};     // evaluations without gain; empty: off
 
   int64_t num_workers = 1;
-  bool pin_memory = true;
+  bool pin_memory = false;
   int64_t log_freq = 50;
   int64_t eval_freq = 1;
   int64_t save_freq = 1;

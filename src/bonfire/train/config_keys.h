@@ -62,7 +62,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             any);
   visit.key("num_workers", c.num_workers, "threads that prepare batches; 0: the training thread does", whole);
   visit.key("pin_memory", c.pin_memory,
-            "batches for a GPU wait in page-locked memory (accepted, without effect as yet)", any);
+            "batches for a GPU wait in page-locked memory; not done yet: true is accepted, and a note says that it "
+            "changes nothing",
+            any);
 
   visit.section("Images: what training does to them");
   visit.key(

@@ -22,6 +22,7 @@ class MetricsLog final : public Reporter {
                {"step", run.first_step},
                {"model", run.model},
                {"data", run.data},
+               {"pixels", run.pixels},
                {"place", run.place},
                {"ranks", run.ranks},
                {"parameters", run.parameters},
@@ -65,7 +66,7 @@ class MetricsLog final : public Reporter {
 
  private:
   void write(const json& event) {
-    out_ << event.dump() << '\n' << std::flush;
+    out_ << event.dump(-1, ' ', false, json::error_handler_t::replace) << '\n' << std::flush;
     if (!out_) throw_error<DataError>("[train] cannot write '{}': is the disk full?", path_.string());
   }
 

@@ -16,6 +16,7 @@ struct OpenedData {
   int64_t classes = 0;
   Shape image;                                      // [H, W, C] that the model sees; of a text: empty
   std::vector<float> mean, deviation;               // [C], of pixels / 255
+  std::string pixels;                               // the same in words, and on what it was measured; of a text: empty
   int64_t vocabulary = 0;                           // pieces; 0: images
   data::Transform train_transform, test_transform;  // may be empty
   bool is_text() const { return vocabulary > 0; }

@@ -18,6 +18,7 @@ struct RunBegins {
   std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
   std::string unit = "images";  // what a sample is
+  std::string pixels = {};      // what images are normalised by, in words; of text: empty
   int64_t classes = 0;          // of images; of text, words
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
   int64_t steps_between_evaluations = 0;

@@ -37,6 +37,7 @@ class TerminalReporter final : public Reporter {
                                                  run.unit, grouped(run.batch_size), run.ranks)
                                    : fmt::format("{} {}", grouped(run.batch_size), run.unit),
                      run.place));
+    if (!run.pixels.empty()) line("pixels: " + run.pixels);
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
     if (is_terminal_) drawing_ = std::thread([this] { keep_drawing(); });
   }

@@ -442,6 +442,7 @@ RunBegins Trainer::State::beginning() const {
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
                 .unit = opened.is_text() ? "sequences" : "images",
+                .pixels = opened.pixels,
                 .classes = opened.classes,
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
@@ -479,7 +480,7 @@ RunEnds Trainer::State::train_all() {
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
   end.interrupted = must_stop() && step < total_steps;
-  if (end.interrupted) {
+  if (end.interrupted && saved_step != step) {  // at the end of an epoch it may just have been saved
     share_weights();
     save();
   }

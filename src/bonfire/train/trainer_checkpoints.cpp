@@ -3,6 +3,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/private_file.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/optim/optimizer_state.h"
 #include "bonfire/runtime/tuning.h"
@@ -20,7 +21,7 @@ fs::path new_run_folder(const fs::path& output) {
   fs::create_directories(output, error);
   for (int number = 1;; ++number) {
     fs::path folder = output / std::to_string(number);
-    if (fs::create_directory(folder, error)) return folder;
+    if (base::make_private_folder(folder, error)) return folder;
     if (error)
       throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(), error.message());
   }
@@ -86,7 +87,10 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
 
 // The first rank reads and makes files; the others get from it what they need to know, so they need not share a disk.
 void Trainer::State::begin_or_resume() {
-  if (is_first_rank() && goes_on) restore(resumed_from);
+  if (is_first_rank() && goes_on) {
+    resumed_from = take_up(folder, resumed_from);
+    restore(resumed_from);
+  }
   if (is_first_rank() && !goes_on) {
     folder = new_run_folder(config.output);
     lock = std::make_unique<RunLock>(folder);
@@ -124,6 +128,7 @@ std::string Trainer::State::run_state() const {
 }
 
 void Trainer::State::save() {
+  saved_step = step;
   if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank()) return;
   show_saving();

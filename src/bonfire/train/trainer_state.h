@@ -44,6 +44,7 @@ struct Trainer::State {
 
   int64_t step = 0;         // done
   int64_t total_steps = 0;  // when the run ends
+  int64_t saved_step = -1;  // of the checkpoint saved last
   double best_top1 = -1, last_top1 = 0;
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
