@@ -72,6 +72,7 @@ struct EvaluationReport {
 struct RunEnds {
   std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
   double best_top1 = 0, last_top1 = 0, seconds = 0;
+  std::string samples = {};  // what the ledger proves (train/ledger.h)
   bool interrupted = false, stopped_early = false;
 };
 
