@@ -3,9 +3,10 @@
 // torchrun, mpirun or srun. A process that was started plainly is rank 0 of 1.
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
+
+#include "bonfire/comm/tls.h"
 
 namespace bonfire::comm {
 
@@ -25,8 +26,6 @@ struct Environment {
   bool holds_store() const { return starter != Starter::bonfire && rank == 0; }
   int threads() const;  // this rank's share of the host's cores, at least 1
 };
-
-using ReadVariable = std::function<const char*(const char* name)>;  // nullptr: not set
 
 // ConfigError names the variable that cannot be, or the one that is missing. `arguments`: of the program, for
 // --local_rank=N.

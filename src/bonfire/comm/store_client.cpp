@@ -7,7 +7,9 @@
 #include <algorithm>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/gate.h"
 #include "bonfire/comm/network.h"
+#include "bonfire/comm/secret.h"
 #include "bonfire/comm/store.grpc.pb.h"
 #include "bonfire/comm/wait_notice.h"
 
@@ -18,8 +20,16 @@ namespace {
 using grpc::Status;
 using grpc::StatusCode;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+constexpr const char* kCallerAtGate = "store";
+
+// "[::1]" is ::1
+std::string bare(const std::string& host) {
+  return host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
+}
 
 // A literal as gRPC's names have it: no look-up, and no proxy.
 std::string target_of(const std::string& literal, int port) {
@@ -29,8 +39,18 @@ std::string target_of(const std::string& literal, int port) {
   return fmt::format("ipv6:[{}]:{}", encoded, port);
 }
 
-grpc::ChannelArguments channel_arguments(milliseconds silence) {
+std::shared_ptr<grpc::ChannelCredentials> credentials_of(const Tls& tls) {
+  if (!tls.on()) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({tls.authorities, tls.key, tls.certificate});
+}
+
+grpc::ChannelArguments channel_arguments(const StoreClientOptions& options) {
+  const milliseconds silence = options.silence;
   grpc::ChannelArguments arguments;
+  // What gRPC says to a proxy, it says to the store's gate.
+  arguments.SetString("grpc.http_connect_server", kCallerAtGate);
+  arguments.SetString("grpc.http_connect_headers", fmt::format("{}:{}", kPassHeader, pass_of(options.token)));
+  if (options.tls.on()) arguments.SetSslTargetNameOverride(bare(options.host));  // not that of the address it has
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
@@ -55,22 +75,18 @@ class GrpcStore final : public Store {
     caller_.set_name(options.caller);
     if (options.generation) caller_.set_generation(*options.generation);
 
-    const auto end = std::chrono::system_clock::now() + options.connect_timeout;
+    const auto end = Clock::now() + options.connect_timeout;
     WaitNotice notice(options.caller);
     Route route = reach(options.host, options.port, options.connect_timeout, {}, [&](const std::string& reasons) {
       if (options.holder.empty()) return;
       notice.look([&] { return fmt::format("{} to open the store at {} ({})", options.holder, where_, reasons); });
     });
-    std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
-        target_of(route.remote, options.port), grpc::InsecureChannelCredentials(), channel_arguments(options.silence));
-    const auto now = std::chrono::system_clock::now();  // a busy host may take a while to answer
-    if (!channel->WaitForConnected(std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000))))
-      throw_error<CommError>(
-          "[store] {} answers, but it is not a store of Bonfire's; another program has this port (torchrun's agent "
-          "keeps MASTER_PORT for itself: BONFIRE_STORE_PORT names another)",
-          where_);
-    stub_ = wire::Store::NewStub(channel);
-    wait({}, milliseconds(10'000));  // refused callers learn it here
+    const auto now = Clock::now();  // a busy host may take a while to answer
+    const auto deadline = std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000));
+    ask_at_the_gate(route.remote, options, deadline);
+    stub_ = wire::Store::NewStub(grpc::CreateCustomChannel(target_of(route.remote, options.port),
+                                                           credentials_of(options.tls), channel_arguments(options)));
+    greet(deadline, options.tls.on());
   }
 
   void set(const std::string& key, const std::string& value) override {
@@ -80,7 +96,7 @@ class GrpcStore final : public Store {
     request.set_value(value);
     wire::SetReply reply;
     grpc::ClientContext context;
-    check(stub_->Set(deadline(context, call_timeout_), request, &reply), "set '" + key + "'", call_timeout_);
+    check(stub_->Set(limited(context, call_timeout_), request, &reply), "set '" + key + "'", call_timeout_);
   }
 
   int64_t add(const std::string& key, int64_t amount) override {
@@ -90,7 +106,7 @@ class GrpcStore final : public Store {
     request.set_amount(amount);
     wire::AddReply reply;
     grpc::ClientContext context;
-    check(stub_->Add(deadline(context, call_timeout_), request, &reply), "add to '" + key + "'", call_timeout_);
+    check(stub_->Add(limited(context, call_timeout_), request, &reply), "add to '" + key + "'", call_timeout_);
     return reply.sum();
   }
 
@@ -119,6 +135,42 @@ class GrpcStore final : public Store {
   }
 
  private:
+  // Says in words what gRPC would hide: it tries again whatever it is answered.
+  void ask_at_the_gate(const std::string& literal, const StoreClientOptions& options, Clock::time_point deadline) {
+    const Answer answer = knock(literal, options.port, kCallerAtGate, pass_of(options.token), deadline);
+    if (answer.kind == Answer::Kind::refused)
+      throw_error<CommError>(
+          "[store] {} refuses this caller: the job's token is another one; is another job using this port?", where_);
+    if (answer.kind == Answer::Kind::none)
+      throw_error<CommError>(
+          "[store] {} answers, but it is not a store of Bonfire's; another program has this port (torchrun's agent "
+          "keeps MASTER_PORT for itself: BONFIRE_STORE_PORT names another)",
+          where_);
+    if ((answer.manner == kTlsManner) == options.tls.on()) return;
+    throw_error<CommError>(
+        "[store] {}; set BONFIRE_TLS_CERT, BONFIRE_TLS_KEY and BONFIRE_TLS_CA on all hosts of a job, or on none",
+        options.tls.on() ? fmt::format("this process uses TLS, but the store at {} does not", where_)
+                         : fmt::format("the store at {} uses TLS, but this process does not", where_));
+  }
+
+  // The first call. The gate may be crowded when the channel comes to it; but what TLS refuses, it will refuse again.
+  void greet(Clock::time_point deadline, bool tls) {
+    wire::WaitRequest request;
+    *request.mutable_caller() = caller_;
+    for (;;) {
+      wire::WaitReply reply;
+      grpc::ClientContext context;
+      const Status status = stub_->Wait(limited(context, milliseconds(10'000)), request, &reply);
+      if (status.error_code() == StatusCode::UNAVAILABLE && tls)
+        throw_error<CommError>(
+            "[store] no TLS with the store at {}: {}; are both certificates signed by an authority of the other's "
+            "BONFIRE_TLS_CA, and is the store's one for this name?",
+            where_, status.error_message());
+      if (status.error_code() != StatusCode::UNAVAILABLE || Clock::now() >= deadline)
+        return check(status, "greet this caller", milliseconds(10'000));
+    }
+  }
+
   static wire::BeatRequest beat_of(const LifeSign& mine) {
     wire::BeatRequest request;
     request.mutable_mine()->set_rank(mine.rank);
@@ -131,7 +183,7 @@ class GrpcStore final : public Store {
     *request.mutable_caller() = caller_;
     wire::BeatReply reply;
     grpc::ClientContext context;
-    check(stub_->Beat(deadline(context, timeout), request, &reply), action, timeout);
+    check(stub_->Beat(limited(context, timeout), request, &reply), action, timeout);
     std::vector<LifeSign> signs;
     for (const wire::LifeSign& sign : reply.signs()) signs.push_back({sign.rank(), sign.name(), sign.doing()});
     return signs;
@@ -145,7 +197,7 @@ class GrpcStore final : public Store {
     wire::WaitReply reply;
     {
       grpc::ClientContext context;
-      Status status = stub_->Wait(deadline(context, timeout), request, &reply);
+      Status status = stub_->Wait(limited(context, timeout), request, &reply);
       if (status.error_code() != StatusCode::DEADLINE_EXCEEDED) {
         check(status, fmt::format("wait for {}", quoted(keys)), timeout);
         return reply;
@@ -154,7 +206,7 @@ class GrpcStore final : public Store {
     request.set_at_once(true);
     reply.Clear();
     grpc::ClientContext context;
-    check(stub_->Wait(deadline(context, call_timeout_), request, &reply), fmt::format("wait for {}", quoted(keys)),
+    check(stub_->Wait(limited(context, call_timeout_), request, &reply), fmt::format("wait for {}", quoted(keys)),
           call_timeout_);
     if (reply.missing_size() > 0)
       throw_error<TimeoutError>("[store] nobody has set {} at {} within {} s",
@@ -166,7 +218,7 @@ class GrpcStore final : public Store {
     return fmt::format("'{}'", fmt::join(keys, "', '"));
   }
 
-  static grpc::ClientContext* deadline(grpc::ClientContext& context, milliseconds timeout) {
+  static grpc::ClientContext* limited(grpc::ClientContext& context, milliseconds timeout) {
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     return &context;
   }
