@@ -34,6 +34,11 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
 }
 
 train::Description description_of(const InspectWanted& wanted) {
+  if (wanted.subject == "samples") {
+    if (wanted.settings.size() != 1)
+      throw_error<ConfigError>("[inspect] samples wants a run or a checkpoint: inspect samples runs/1");
+    return train::describe_samples(wanted.settings[0]);
+  }
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
       throw_error<ConfigError>("[inspect] settings go with model, graph and plan, not with '{}'", wanted.subject);
@@ -63,14 +68,16 @@ void add_inspect(Command program) {
       "damaged\n"
       "bonfire inspect runs/1/best.safetensors                 names, types and shapes of the weights\n"
       "bonfire inspect data/mnist                              images, classes, how many of each\n"
+      "bonfire inspect samples runs/1                          whether each sample was trained on once an epoch; exit "
+      "code 1: not\n"
       "bonfire inspect model model=resnet18                    layers, parameters, FLOPs, memory\n"
       "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
       "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share");
   auto wanted = std::make_shared<InspectWanted>();
   command.argument("subject", wanted->subject,
-                   "a run, a checkpoint, a safetensors file, a folder of data; or model, graph, plan");
+                   "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan");
   command.arguments("settings", wanted->settings,
-                    "of model, graph and plan: model=, batch_size=, strategy.use_amp= ...");
+                    "of samples: the run; of model, graph and plan: model=, batch_size=, strategy.use_amp= ...");
   command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
   command.option("--json", wanted->json, "plan: one JSON object");
   command.option("--steps", wanted->steps, "plan: steps to time (12)");

@@ -33,6 +33,7 @@ struct TrainWanted {
   std::string config;                 // the same file, as other programs take it
   std::string trace;
   std::string ranks;  // empty: as num_gpus says
+  bool trace_samples = false;
 };
 
 // This program again, as each of the ranks.
@@ -45,6 +46,7 @@ int start_ranks(const TrainWanted& wanted, const train::Config& config) {
     arguments.push_back(fmt::format("collective_timeout={}", config.collective_timeout));
   }
   if (!wanted.trace.empty()) arguments.insert(arguments.end(), {"--trace", wanted.trace});
+  if (wanted.trace_samples) arguments.emplace_back("--trace-samples");
   return launch::launch(
       {.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(config.num_gpus)});
 }
@@ -80,7 +82,7 @@ std::optional<std::string> run_before_restart(const std::string& output) {
   return {};
 }
 
-int train(train::Config config, const std::string& trace) {
+int train(train::Config config, const TrainWanted& wanted) {
   std::signal(SIGINT, on_stop_signal);
   std::signal(SIGTERM, on_stop_signal);
   train::Trainer trainer(std::move(config));
@@ -89,13 +91,14 @@ int train(train::Config config, const std::string& trace) {
   trainer.add(train::tensorboard_log());
   trainer.add(train::report_page());
   if (!this_job().empty()) trainer.add(std::make_unique<JobMark>(this_job()));
-  if (!trace.empty() && fleet::rank() == 0) trainer.trace_to(trace);
+  if (!wanted.trace.empty() && fleet::rank() == 0) trainer.trace_to(wanted.trace);
+  if (wanted.trace_samples) trainer.trace_samples();
   return trainer.run().interrupted ? 130 : 0;
 }
 
-int train_as_rank(train::Config config, const std::string& trace) try {
+int train_as_rank(train::Config config, const TrainWanted& wanted) try {
   fleet::init({.backend = config.backend, .collective_timeout = config.collective_timeout});
-  int code = train(std::move(config), trace);
+  int code = train(std::move(config), wanted);
   fleet::leave();
   return code;
 } catch (const std::exception& error) {
@@ -126,14 +129,14 @@ int run_train(TrainWanted wanted) {
   bool started = self.starter == comm::Starter::bonfire || self.world > 1;  // as a rank, by somebody
   if (!started && !config.resume.empty()) config = train::with_job_of_run(config);
   if (!started && config.num_gpus > 1) return start_ranks(wanted, config);
-  if (!started) return train(std::move(config), wanted.trace);
+  if (!started) return train(std::move(config), wanted);
   if (config.num_gpus > 1 && config.num_gpus != self.local_world)
     throw_error<ConfigError>(
         "[train] num_gpus is {}, but whoever started this chose {} ranks on this host; leave it out, or add num_gpus=1",
         config.num_gpus, self.local_world);
   if (self.generation > 0)
     if (std::optional<std::string> run = run_before_restart(config.output)) config.resume = *run;
-  return train_as_rank(std::move(config), wanted.trace);
+  return train_as_rank(std::move(config), wanted);
 }
 
 }  // namespace
@@ -153,6 +156,8 @@ void add_train(Command program) {
   command.arguments("settings", wanted->settings, "a YAML file, then key=value settings that win over it");
   command.option("--config", wanted->config, "the YAML file, where that is not the first argument");
   command.option("--trace", wanted->trace, "write what happened when to this file, for ui.perfetto.dev");
+  command.option("--trace-samples", wanted->trace_samples,
+                 "each rank writes which samples it reads, for `inspect samples`");
   command.option("--nproc", wanted->ranks, "ranks to start on this machine, as num_gpus=N says");
   command.runs([wanted] { return run_train(*wanted); });
 }

@@ -278,6 +278,7 @@ struct Elsewhere {
 constexpr Elsewhere kElsewhere[] = {
     {"strategy.num_threads", "runtime/devices_test.cpp", "IndependentOpsOfOneDeviceRunTogether"},
     {"backend", "launch/equality_test.cpp", "TrainingIsThatOfOneRankOnEveryBackend"},
+    {"check_replicas", "parallel/replica_check_test.cpp", "AFlippedBitIsNamedWithItsRank"},
     {"collective_timeout", "launch/frozen_test.cpp", "AreNamedByAllWithTheirStepAndCollective"},
     {"strategy.use_hierarchical_allreduce", "launch/hierarchy_test.cpp", "OnlyTheLeastPossibleLeavesAHost"},
     {"strategy.num_iteration_per_drop_scope", "train/trainer_test.cpp", "ReleasesMemoryEverySoManyLaunches"},

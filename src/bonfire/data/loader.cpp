@@ -28,6 +28,7 @@ double seconds_now() {
 struct HostBatch {
   Stacked input, label;
   Share share;
+  std::vector<uint32_t> numbers;  // [share.own]
   std::exception_ptr failure;
 };
 
@@ -55,9 +56,10 @@ struct DataLoader::State {
   std::vector<std::optional<HostBatch>> slots;
   LoaderPosition origin;  // of batch 0
   int64_t next_wanted = 0, next_made = 0;
-  Share last;                   // of the batch that was taken last
-  std::vector<int64_t> shares;  // [rank], of the batches that are made now; empty: all have as many
-  uint64_t generation = 0;      // counts seeks: what was begun before one is thrown away
+  Share last;                     // of the batch that was taken last
+  std::vector<uint32_t> numbers;  // of its samples here
+  std::vector<int64_t> shares;    // [rank], of the batches that are made now; empty: all have as many
+  uint64_t generation = 0;        // counts seeks: what was begun before one is thrown away
   bool stop = false;
   double waited = 0;  // seconds
   std::vector<std::thread> workers;
@@ -122,6 +124,7 @@ struct DataLoader::State {
         int64_t place = at.samples + (batch.share.own > 0 ? batch.share.place(row) : 0);
         place %= samples();  // a padded batch goes on with the epoch's first
         int64_t index = order ? (*order)[static_cast<size_t>(place)] : place;
+        if (batch.share.own > 0) batch.numbers.push_back(static_cast<uint32_t>(index));
         Sample sample = dataset->get(index);
         if (options.transform) options.transform(sample, {options.seed, at.epoch, index});
         if (row == 0) {
@@ -236,12 +239,14 @@ int64_t DataLoader::batches_until(int64_t epoch) const {
 Batch DataLoader::next() {
   HostBatch batch = state_->take();
   state_->last = batch.share;
+  state_->numbers = std::move(batch.numbers);
   if (batch.failure) std::rethrow_exception(batch.failure);
   Device device = state_->options.device;
   return {batch.input.on(device), batch.label.on(device)};
 }
 
 Share DataLoader::share() const { return state_->last; }
+std::span<const uint32_t> DataLoader::numbers() const { return state_->numbers; }
 
 void DataLoader::set_shares(const std::vector<int64_t>& shares) {
   const DistributedSampler& sampler = state_->options.sampler;

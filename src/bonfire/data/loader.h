@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "bonfire/data/dataset.h"
 #include "bonfire/data/sampler.h"
@@ -63,7 +64,8 @@ class DataLoader {
   // This rank's part of the batch at the position; never ends. Throws what a worker met, and goes on behind it. Where
   // share().own is 0, the batch has stand-ins.
   Batch next();
-  Share share() const;  // of the batch that next() gave last
+  Share share() const;                        // of the batch that next() gave last
+  std::span<const uint32_t> numbers() const;  // of this rank's samples in it, in the data set; stand-ins have none
   // From the next batch on the ranks have so many samples of each: all of them must call it at the same batch. What
   // workers have made ahead is made anew. ConfigError where they do not add up to world × batch_size.
   void set_shares(const std::vector<int64_t>& shares);

@@ -71,7 +71,8 @@ struct Config {
   int64_t num_gpus = 1;
   std::string backend = "auto";
   std::string balance = "equal";
-  double collective_timeout = 300;  // seconds
+  double collective_timeout = 300;              // seconds
+  std::optional<int64_t> check_replicas = 500;  // steps; empty: off
   DistributedStrategy strategy;
 
   std::vector<std::string> given = {};  // keys that a file, the environment or the command line has set

@@ -145,6 +145,11 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("collective_timeout", c.collective_timeout,
             "seconds that ranks wait for one that lives but does not come, before all of them give up",
             {.least = 0, .most = 1e6, .above = true});
+  visit.key(
+      "check_replicas", c.check_replicas,
+      "steps after which the weights and optimizer states of all ranks are compared, bit by bit; also before each "
+      "checkpoint; off: never",
+      {.least = 1, .empty = "off"});
 
   auto& s = c.strategy;
   visit.section("Strategy");

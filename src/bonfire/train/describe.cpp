@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/data/labels.h"
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/fingerprint.h"
+#include "bonfire/train/ledger.h"
+#include "bonfire/train/number_text.h"
 #include "bonfire/train/open_data.h"
+#include "bonfire/train/sample_trace.h"
 
 namespace bonfire::train {
 
@@ -92,6 +97,29 @@ Description describe(const fs::path& path) {
       "[inspect] {} is neither a safetensors file, nor a checkpoint, nor a run with a whole checkpoint, nor a folder "
       "of data{}",
       path.string(), reason.empty() ? "" : " (" + reason + ")");
+}
+
+Description describe_samples(const fs::path& run) {
+  const bool is_checkpoint = base::exists(run / "manifest.json");
+  std::optional<fs::path> checkpoint = is_checkpoint ? run : newest_checkpoint(run / "checkpoints", nullptr);
+  if (!checkpoint || damage_of(*checkpoint))
+    throw_error<DataError>("[inspect] there is no whole checkpoint in '{}', expected a run or a checkpoint",
+                           run.string());
+  nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(*checkpoint), nullptr, false);
+  if (!state.is_object() || !state.contains("ledger"))
+    throw_error<DataError>("[inspect] {} has no ledger: an older Bonfire has written it", checkpoint->string());
+  const Ledger ledger = Ledger::parse(state["ledger"].dump());
+  LedgerFindings found = check_ledger(ledger);
+  const TraceComparison traced =
+      compare_with_traces(ledger, is_checkpoint ? fs::absolute(run).parent_path().parent_path() : run);
+  std::string text = fmt::format("{}\n  {}\n", checkpoint->string(), found.summary);
+  for (const std::string& fault : found.faults) text += "  " + fault + "\n";
+  if (traced.steps > 0)
+    text += fmt::format("  traces: at {} of {} ranks read {}\n", traced.steps,
+                        plural(traced.steps + traced.untraced, "step"),
+                        traced.faults.empty() ? "exactly the samples that are recorded" : "other samples:");
+  for (const std::string& fault : traced.faults) text += "    " + fault + "\n";
+  return {text, !found.faults.empty() || !traced.faults.empty()};
 }
 
 }  // namespace bonfire::train

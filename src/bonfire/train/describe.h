@@ -15,4 +15,8 @@ struct Description {
 // DataError when it is none of these.
 Description describe(const std::filesystem::path& path);
 
+// Which samples the run in the folder was trained on, by the ledger of its newest whole checkpoint and what ranks have
+// traced: `damaged` where that is not every sample of every epoch exactly once. DataError without such a checkpoint.
+Description describe_samples(const std::filesystem::path& run);
+
 }  // namespace bonfire::train

@@ -125,6 +125,7 @@ class ReportPage final : public Reporter {
     text += fmt::format("<p>Begun on {} by Bonfire {}", started_, escape_html(run_.version));
     if (!run_.command.empty()) text += fmt::format(": <code>{}</code>", escape_html(run_.command));
     if (!run_.resumed_from.empty()) text += ", resumed from " + escape_html(run_.resumed_from);
+    if (!ended_.samples.empty()) text += "</p>\n<p>By its ledger, " + escape_html(ended_.samples);
     return text + "</p>\n";
   }
 

@@ -75,6 +75,7 @@ struct EvaluationReport {
 struct RunEnds {
   std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
   double best_top1 = 0, last_top1 = 0, seconds = 0;
+  std::string samples = {};  // what the ledger proves (train/ledger.h)
   bool interrupted = false, stopped_early = false;
   bool was_complete = false;  // before it was gone on with: nothing was done
 };

@@ -65,6 +65,8 @@ void Trainer::trace_to(const fs::path& file) {
   state_->timeline->write(file);  // where that cannot be done, it is better known before the run
 }
 
+void Trainer::trace_samples() { state_->samples_are_traced = true; }
+
 void Trainer::State::use_settings() const {
   check_config(config);
   for (const char* name : {"lstm_classifier", "two_headed"})
@@ -124,6 +126,7 @@ void Trainer::State::make_model() {
     strategy.local_sgd_is_warm_steps = DistributedStrategy{}.local_sgd_is_warm_steps;
     model = fleet::distributed_model(*model);
     fleet::detail::distribute_optimizer(*optimizer, strategy);  // the environment has had its say in the configuration
+    if (config.check_replicas) replicas.emplace(fleet::replicated(*model, *optimizer));
   }
   if (config.ema_decay) {
     models::Model mean_model = models::make(config.model, shape);
@@ -374,11 +377,13 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     }
     Span next(timeline.get(), kLoopTrack, "next batch");
     const double asked = seconds_now();
+    const data::LoaderPosition begin = train->position();
     auto [input, label] = train->next();
     pace.for_data += seconds_now() - asked;
     next.end();
     agree(label, until_update);
     ++step;
+    note_samples(begin);
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
     Span launch(timeline.get(), kLoopTrack, "launch step");
@@ -393,6 +398,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     show_steps(epoch);
     note_collectives();
     balance_shares(input.size(0));
+    check_replicas(updated);
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
   }
@@ -498,6 +504,7 @@ RunEnds Trainer::State::train_all() {
   end.best_top1 = best_top1;
   end.last_top1 = last_top1;
   end.seconds = seconds_now() - start;
+  finish_ledger(end);
   return end;
 }
 
@@ -520,6 +527,7 @@ RunEnds Trainer::run_on(const std::vector<Device>& places) {
     if (i == 0) return;
     Trainer other(config);
     other.state_->goes_on = state_->goes_on;
+    other.state_->samples_are_traced = state_->samples_are_traced;
     other.run_as_rank();
   });
   return end;
@@ -553,6 +561,8 @@ RunEnds Trainer::run_as_rank() {
   s.first_step = s.step;
   s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));
   if (s.is_complete()) return s.tell_complete();
+  if (s.samples_are_traced)
+    s.sample_trace = std::make_unique<SampleTrace>(s.folder, s.ledger.restarts(), fleet::rank());
   if (is_first_rank()) {
     s.writer = std::make_unique<CheckpointWriter>(
         s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});

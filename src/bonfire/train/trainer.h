@@ -24,6 +24,9 @@ class Trainer {
   RunEnds run();
   void trace_to(const std::filesystem::path& file);  // a Chrome trace of the run, written when it ends; before run()
 
+  // Each rank writes which samples it reads into the run's folder (train/sample_trace.h); before run().
+  void trace_samples();
+
   // Of these weights (a safetensors file) on the test data, by exact counting. Images are brought to the mean and
   // deviation that the weights were trained with, where the file says them.
   EvaluationReport evaluate(const std::filesystem::path& weights);

@@ -57,6 +57,7 @@ void Trainer::State::restore(const fs::path& checkpoint) {
     note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
   }
   take_run_state(state.dump(), (checkpoint / "state.json").string());
+  ledger.note_restart();
   if (is_other_test_data) {
     best_top1 = -1;
     best_checkpoint.clear();
@@ -76,6 +77,7 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     last_top1 = state.at("last_top1");
     evaluations_without_gain = state.at("evaluations_without_gain");
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
+    if (auto saved = state.find("ledger"); saved != state.end()) ledger = Ledger::parse(saved->dump());
     if (auto saved = state.find("local_sgd"); local && saved != state.end())
       local->resume(saved->at("local"), saved->at("highest_rate"));
     if (is_first_rank() && !runtime::set_tuning_record(state.at("kernels").dump()))
@@ -121,6 +123,7 @@ std::string Trainer::State::run_state() const {
                        {"last_top1", last_top1},
                        {"evaluations_without_gain", evaluations_without_gain},
                        {"best_checkpoint", best_checkpoint.filename().string()},
+                       {"ledger", nlohmann::json::parse(ledger.json())},
                        {"fingerprint", to_json(fingerprint)},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
   if (local) state["local_sgd"] = {{"local", local->local()}, {"highest_rate", local->highest_rate()}};
@@ -128,7 +131,9 @@ std::string Trainer::State::run_state() const {
 }
 
 void Trainer::State::save() {
+  compare_replicas();
   saved_step = step;
+  if (sample_trace) sample_trace->flush();  // before ranks meet: then all traces reach as far as the checkpoint
   if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank()) return;
   show_saving();

@@ -1,7 +1,8 @@
 #pragma once
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
 // up again, trainer_resume.cpp which run is gone on with and how, trainer_evaluation.cpp what is counted on the test
-// data, trainer_balance.cpp which rank trains on how much, trainer_progress.cpp what is told of the run besides.
+// data, trainer_balance.cpp which rank trains on how much, trainer_replicas.cpp whether all ranks still have the same
+// weights, trainer_samples.cpp which samples were trained on, trainer_progress.cpp what is told of the run besides.
 
 #include <optional>
 
@@ -10,14 +11,17 @@
 #include "bonfire/optim/optimizer.h"
 #include "bonfire/parallel/balance.h"
 #include "bonfire/parallel/local_sgd.h"
+#include "bonfire/parallel/replica_check.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/train/between_ranks.h"
 #include "bonfire/train/checkpoint_writer.h"
 #include "bonfire/train/fingerprint.h"
+#include "bonfire/train/ledger.h"
 #include "bonfire/train/open_data.h"
 #include "bonfire/train/resume.h"
+#include "bonfire/train/sample_trace.h"
 #include "bonfire/train/time_shares.h"
 #include "bonfire/train/trainer.h"
 #include "bonfire/train/weight_average.h"
@@ -48,6 +52,13 @@ struct Trainer::State {
   double best_top1 = -1, last_top1 = 0;
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
+
+  std::optional<fleet::ReplicaCheck> replicas;  // where there are several ranks
+  int64_t replicas_step = 0;                    // at which they were hashed last
+
+  Ledger ledger;                              // what the steps were trained on
+  bool samples_are_traced = false;            // as was asked for
+  std::unique_ptr<SampleTrace> sample_trace;  // of this rank
 
   int64_t first_step = 0;
   std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
@@ -134,7 +145,11 @@ struct Trainer::State {
 
   RunBegins beginning() const;
   RunEnds train_all();
-  bool train_epoch(int64_t epoch);  // false: asked to stop inside it
+  bool train_epoch(int64_t epoch);                       // false: asked to stop inside it
+  void check_replicas(bool updated);                     // after each step
+  void compare_replicas();                               // at once
+  void note_samples(const data::LoaderPosition& begin);  // of the step's batch, which began there
+  void finish_ledger(RunEnds& end) const;                // what it proves
   int64_t updates_per_epoch() const;
   int64_t updates_done() const;  // by the position: gradients never add up across epochs
   int64_t samples_until_update() const;

@@ -1,0 +1,164 @@
+#include "bonfire/parallel/replica_check.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/local/local_group.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/nn/linear.h"
+#include "bonfire/ops/bit_hash.h"
+#include "bonfire/ops/reduce.h"
+#include "bonfire/optim/optimizers.h"
+#include "bonfire/parallel/fleet.h"
+#include "tests/support/expect_error.h"
+
+namespace bonfire::fleet::replica_check_test {
+namespace {
+
+using bonfire::testing::expect_mentions;
+
+// Ranks as threads, each with a device and a model of its own, trained for a step; then what the body does.
+struct Rank {
+  int rank;
+  nn::Linear& model;
+  optim::Momentum& optimizer;
+  ReplicaCheck& replicas;
+};
+std::vector<std::string> errors_of(int ranks, const std::function<void(const Rank&)>& body) {
+  auto groups = comm::local_groups(ranks, {.timeout = std::chrono::seconds(60)});
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        join(groups[static_cast<size_t>(rank)]);
+        manual_seed(static_cast<uint64_t>(rank));
+        nn::Linear model({.in = 5, .out = 3});
+        model.to(Device{DeviceType::cpu, static_cast<uint8_t>(rank)});
+        model = distributed_model(model);
+        optim::Momentum optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+        optimizer = distributed_optimizer(optimizer);
+        ReplicaCheck replicas(replicated(model, optimizer));
+        Tensor x = Tensor::from<float>(std::vector<float>(10, static_cast<float>(rank)), {2, 5},
+                                       Device{DeviceType::cpu, static_cast<uint8_t>(rank)});
+        sum(model(x)).backward();
+        optimizer.step();
+        optimizer.clear_grad();
+        body({rank, model, optimizer, replicas});
+      } catch (const CommError& error) {
+        errors[static_cast<size_t>(rank)] = std::string("CommError ") + error.what();
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = std::string("Error ") + error.what();
+      }
+      try {
+        leave();
+      } catch (const Error&) {  // a rank has failed, and was named before
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+void flip_a_bit(const Variable& variable) {
+  std::vector<std::byte> bytes = variable.save();
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  variable.load(bytes);
+}
+
+Variable state_called(const optim::Optimizer& optimizer, const std::string& name) {
+  for (const auto& [found, variable] : optimizer.state())
+    if (found == name) return variable;
+  throw std::runtime_error("there is no " + name);
+}
+
+TEST(ReplicaCheck, ReplicasAgreeAndTheCheckIsNoStep) {
+  for (const std::string& error : errors_of(3, [](const Rank& self) {
+         const uint64_t step = random_state().step;
+         self.replicas.compare(1);
+         self.replicas.start();
+         EXPECT_TRUE(self.replicas.started());
+         self.replicas.finish(1);
+         EXPECT_FALSE(self.replicas.started());
+         EXPECT_EQ(random_state().step, step);
+       }))
+    EXPECT_EQ(error, "");
+}
+
+TEST(ReplicaCheck, AFlippedBitIsNamedWithItsRank) {
+  std::vector<std::string> errors = errors_of(3, [](const Rank& self) {
+    if (self.rank == 1) flip_a_bit(self.model.parameters()[1]);
+    self.replicas.compare(7);
+  });
+  for (const std::string& error : errors)
+    expect_mentions(error, {"[replicas] after step 7 rank 1 differs from ranks 0, 2 in bias"});
+  EXPECT_TRUE(errors[1].starts_with("Error ")) << errors[1];  // it is the one to blame
+  for (size_t other : {0U, 2U}) EXPECT_TRUE(errors[other].starts_with("CommError ")) << errors[other];
+}
+
+TEST(ReplicaCheck, TheOptimizersStateIsComparedToo) {
+  for (const std::string& error : errors_of(2, [](const Rank& self) {
+         if (self.rank == 0) flip_a_bit(state_called(self.optimizer, "weight.momentum_buffer"));
+         self.replicas.compare(7);
+       })) {
+    expect_mentions(error, {"rank 1 and rank 0 differ in optimizer's weight.momentum_buffer"});
+    EXPECT_TRUE(error.starts_with("Error ")) << error;  // of two nobody knows which
+  }
+}
+
+// The values are those of the moment when the hash was started, whatever steps follow.
+TEST(ReplicaCheck, IsOfTheMomentWhenItWasStarted) {
+  for (const std::string& error : errors_of(2, [](const Rank& self) {
+         self.replicas.start();
+         if (self.rank == 0) flip_a_bit(self.model.parameters()[0]);
+         self.replicas.finish(1);
+       }))
+    EXPECT_EQ(error, "");
+}
+
+TEST(ReplicaCheck, OnlyRanksOfOneKindAreCompared) {
+  const std::string names[] = {"a", "b"};
+  const int64_t kinds[] = {1, 2, 1, 2};
+  const std::vector<int64_t> one{10, 20}, other{11, 20}, late{10, 21};
+  EXPECT_EQ(difference_between(names, kinds, std::vector{one, other, one, other}), "");
+  EXPECT_EQ(difference_between(names, kinds, std::vector{one, other, late, other}), "rank 2 and rank 0 differ in b");
+}
+
+std::vector<int64_t> hash(const std::vector<float>& values) {
+  const Tensor tensors[] = {Tensor::from<float>(values, {static_cast<int64_t>(values.size())})};
+  return bit_hash(tensors).to_vector<int64_t>();
+}
+
+TEST(BitHash, DependsOnEveryBitAndEveryPlace) {
+  std::vector<float> values(300'001);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 97) - 48;
+  const std::vector<int64_t> whole = hash(values);
+  EXPECT_EQ(hash(values), whole);
+  for (size_t place : {0U, 1U, 65'536U, 299'999U, 300'000U})
+    for (int bit : {0, 1, 15, 22, 31}) {
+      std::vector<float> other = values;
+      uint32_t word;
+      std::memcpy(&word, &other[place], 4);
+      word ^= 1U << bit;
+      std::memcpy(&other[place], &word, 4);
+      EXPECT_NE(hash(other), whole) << place << " " << bit;
+    }
+  std::swap(values[3], values[4]);
+  EXPECT_NE(hash(values), whole);
+  EXPECT_NE(hash({0.0F}), hash({-0.0F}));
+}
+
+TEST(BitHash, TakesTensorsOfAnyTypeAndSize) {
+  const Tensor tensors[] = {Tensor::from<uint8_t>(std::vector<uint8_t>{1, 2, 3}, {3}),
+                            Tensor::from<uint8_t>(std::vector<uint8_t>{1, 2, 3, 0}, {4}),
+                            Tensor::from<int64_t>(std::vector<int64_t>{5}, {}), Tensor::from<float>({}, {0})};
+  const std::vector<int64_t> hashes = bit_hash(tensors).to_vector<int64_t>();
+  ASSERT_EQ(hashes.size(), 4U);
+  EXPECT_EQ(hashes[0], hashes[1]);  // filled up with zeros: shapes are compared elsewhere
+  EXPECT_EQ(hashes[3], 0);
+  EXPECT_ERROR(bit_hash({}), ShapeError, "[bit_hash] there are no tensors");
+}
+
+}  // namespace
+}  // namespace bonfire::fleet::replica_check_test
