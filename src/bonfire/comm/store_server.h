@@ -12,10 +12,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "bonfire/comm/store.h"
+#include "bonfire/comm/vigil.h"
 
 namespace bonfire::comm {
 
@@ -34,6 +36,7 @@ class StoreServer {
   virtual ~StoreServer() = default;  // callers that wait get a CommError
   virtual int port() const = 0;
   virtual void begin_generation(int64_t generation) = 0;  // 0 has begun with the server
+  virtual std::map<int, HostSign> hosts() const = 0;      // whose launchers have given a sign of life
 };
 
 // CommError when it cannot listen: the port is taken, the address is not this host's. ConfigError where Bonfire was
