@@ -40,7 +40,7 @@ grpc::ChannelArguments channel_arguments(milliseconds silence) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // the least time in which one may connect
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A connection to a server that is frozen, or over a link that was cut, is given up after the sum of these at the
   // latest, and another one tried: it comes through as soon as the link is back, while what waits in the old one would

@@ -339,20 +339,22 @@ class Node {
     told_generation_ = generation;
     const Clock::time_point asked = Clock::now();
     const comm::HostNews news = store_->beat_of_host(options_.node, answer_);
-    note_answer(Clock::now() - asked);
+    note_answer(asked);
     talk_->slowest_answer = std::max(answer_, news.slowest_answer).count();
     for (const comm::LifeSign& rank : news.frozen)
       if (told_.insert(rank.rank).second) talk_->events.put(frozen_event(rank, generation, options_.rank_silence));
   }
 
-  // A long one was the link's silence, or that of node 0; else it says how far away that is: the longest of late.
-  void note_answer(Clock::duration answer) {
-    if (answer >= kWorthTelling) {
+  // Says how far away node 0 is: the longest answer of late. A silence was the link's, or node 0's.
+  void note_answer(Clock::time_point asked) {
+    const Clock::time_point now = Clock::now();
+    const Clock::duration silent = now - std::exchange(heard_, now);
+    if (options_.node != 0 && silent >= kWorthTelling) {
       std::fprintf(stderr, "bonfire launch: node 0 (%s) answers again; it was silent for %.1f s (lost after %g s)\n",
-                   options_.address.c_str(), seconds(answer), seconds(options_.silence));
+                   options_.address.c_str(), seconds(silent), seconds(options_.silence));
       return;
     }
-    answer_ = std::max(std::chrono::ceil<milliseconds>(answer), answer_ - answer_ / 8);
+    answer_ = std::max(std::chrono::ceil<milliseconds>(now - asked), answer_ - answer_ / 8);
   }
 
   // Node 0, which takes the store with it, leaves after all that still live.
@@ -375,6 +377,7 @@ class Node {
   NodeOptions options_;
   std::shared_ptr<comm::Store> store_;
   milliseconds answer_{0};  // that the store takes, of late
+  Clock::time_point heard_ = Clock::now();
   int64_t told_generation_ = 0;
   std::set<int> told_;  // frozen ranks that the loop knows of
 };
@@ -475,13 +478,19 @@ class Chief {
       if (node == 0 || node >= options_.nodes || lost_ >= 0) continue;
       const Clock::duration silent = now - std::max(sign.heard, counts_from_);
       tell_of_silence(node, silent);
-      const bool ended =
-          sign.ended && now - std::max(*sign.ended, sign.heard) > kUnheard + kAnswersOfSign * sign.answer;
+      const bool ended = has_ended(sign, now);
       if (!ended && silent < options_.silence) continue;
       lost_ = node;
       lost_how_ = ended ? ended_text(node) : silence_text(node, silent);
       give_verdict(*store_, generation, {{"how", "failed"}, {"why", lost_how_}});
     }
+  }
+
+  // A launcher that is killed was heard just before its connection broke off; over a link that is out connections
+  // break off too, but later.
+  static bool has_ended(const comm::HostSign& sign, Clock::time_point now) {
+    const Clock::duration moment = kUnheard + kAnswersOfSign * sign.answer;
+    return sign.ended && *sign.ended - sign.heard < moment && now - std::max(*sign.ended, sign.heard) > moment;
   }
 
   std::string named(int node) const { return fmt::format("node {} ({})", node, hosts_[static_cast<size_t>(node)]); }
