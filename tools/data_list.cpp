@@ -54,7 +54,7 @@ int run_data_list(const DataListWanted& wanted) {
   if (wanted.json) {
     nlohmann::json list = nlohmann::json::array();
     for (const Found& one : found) list.push_back({{"folder", one.path.string()}, {"kind", data::name_of(one.kind)}});
-    return std::printf("%s\n", list.dump().c_str()) < 0 ? 1 : 0;
+    return std::printf("%s\n", list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str()) < 0 ? 1 : 0;
   }
   std::printf("built in    glyphs and sentences     data=generated\n");
   for (const Found& one : found) std::printf("found       %-24s data=%s\n", data::name_of(one.kind), one.path.c_str());

@@ -33,7 +33,7 @@ int run_data_pack(const DataPackWanted& wanted) {
                         {"train", part(report.train)},
                         {"test", part(report.test)},
                         {"passed_over", report.passed_over}};
-    std::printf("%s\n", json.dump().c_str());
+    std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     if (!report.passed_over.empty()) std::printf("passed over: %s\n", report.passed_over.c_str());
     std::printf("packed %" PRId64 " samples to train on and %" PRId64 " to test into %" PRId64 " shards, %.1f MB\n",

@@ -37,7 +37,8 @@ void print(const char* what, const std::string& of, const std::vector<Named>& gu
     list.push_back(std::move(one));
     words.push_back(fmt::format("{} {:.1f} %", guess.name, 100 * guess.probability));
   }
-  std::string text = as_json ? nlohmann::json{{what, of}, {"guesses", std::move(list)}}.dump()
+  std::string text = as_json ? nlohmann::json{{what, of}, {"guesses", std::move(list)}}.dump(
+                                   -1, ' ', false, nlohmann::json::error_handler_t::replace)
                              : fmt::format("{}: {}", of, fmt::join(words, ", "));
   std::printf("%s\n", text.c_str());
 }

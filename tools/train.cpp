@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +14,7 @@
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/reporter.h"
+#include "bonfire/train/resume.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
@@ -33,12 +36,17 @@ struct TrainWanted {
 };
 
 // This program again, as each of the ranks.
-int start_ranks(const TrainWanted& wanted, int64_t ranks) {
+int start_ranks(const TrainWanted& wanted, const train::Config& config) {
   std::vector<std::string> arguments{"train"};
   arguments.insert(arguments.end(), wanted.settings.begin(), wanted.settings.end());
-  arguments.push_back("num_gpus=" + std::to_string(ranks));
+  arguments.push_back("num_gpus=" + std::to_string(config.num_gpus));
+  if (!config.resume.empty()) {  // they may be the run's
+    arguments.push_back("backend=" + config.backend);
+    arguments.push_back(fmt::format("collective_timeout={}", config.collective_timeout));
+  }
   if (!wanted.trace.empty()) arguments.insert(arguments.end(), {"--trace", wanted.trace});
-  return launch::launch({.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(ranks)});
+  return launch::launch(
+      {.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(config.num_gpus)});
 }
 
 // folder/job names the launched job that began a run, so that it can be found again after a restart.
@@ -116,7 +124,8 @@ int run_train(TrainWanted wanted) {
 
   comm::Environment self = comm::read_environment();
   bool started = self.starter == comm::Starter::bonfire || self.world > 1;  // as a rank, by somebody
-  if (!started && config.num_gpus > 1) return start_ranks(wanted, config.num_gpus);
+  if (!started && !config.resume.empty()) config = train::with_job_of_run(config);
+  if (!started && config.num_gpus > 1) return start_ranks(wanted, config);
   if (!started) return train(std::move(config), wanted.trace);
   if (config.num_gpus > 1 && config.num_gpus != self.local_world)
     throw_error<ConfigError>(

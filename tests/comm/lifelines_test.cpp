@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "bonfire/comm/shm/mesh.h"
+#include "bonfire/comm/file_descriptor.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
 

@@ -67,9 +67,23 @@ TEST(CheckData, NamesEveryBadIdxFile) {
   EXPECT_NE(check_data(folder.path()).faults.back().find("neither t10k-labels"), std::string::npos);
 }
 
+TEST(CheckData, NamesLabelsBeyondTheClassesAndClassesWithoutASample) {
+  ScratchFolder folder;
+  put_mnist(folder);
+  folder.put("train-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\2\xc8\0", 10));
+  expect_faults(check_data(folder.path()), {"training sample 0 has the label 200, expected less than 10"});
+  expect_faults(check_data(folder.path(), 201), {});
+  folder.put("train-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\2\3\0", 10));
+  folder.put("t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\2\x0b\x0a", 10));
+  expect_faults(check_data(folder.path()),
+                {"test sample 0 has the label 11 (and 1 more are as large), expected less than 10"});
+  folder.put("t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\2\1\2", 10));
+  expect_faults(check_data(folder.path()), {"2 of 4 classes have no sample to train on: 1, 2"});
+}
+
 TEST(CheckData, NamesEveryBadCifarFile) {
   ScratchFolder folder;
-  std::string record(3073, '\1');
+  std::string record(3073, '\0');
   for (int i = 1; i <= 5; ++i) folder.put(fmt::format("data_batch_{}.bin", i), record);
   folder.put("test_batch.bin", record);
   EXPECT_EQ(check_data(folder.path()).train_samples, 5);

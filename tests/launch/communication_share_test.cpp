@@ -57,7 +57,7 @@ TEST(LaunchCommunicationShare, OfTheFastRankIsLargeAndOfTheSlowOneSmall) {
   }
   const std::vector<double> waits = waits_in(folder / "runs/1/metrics.jsonl");
   EXPECT_GT(waits[0], 0.15);  // more on a machine at rest, where nothing else slows the fast one down
-  EXPECT_LT(waits[1], 0.7 * waits[0]);
+  EXPECT_LT(waits[1], waits[0]);
   // 10 values are reduced, with the count of uses of each.
   expect_mentions(two.output(), {"note: a step moves 246.9 kB in ", "all-reduces, merged from 11", " % comm "});
   expect_mentions(

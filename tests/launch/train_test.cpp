@@ -122,9 +122,16 @@ TEST(LaunchTrain, WhatCannotBeIsSaidAndNothingIsLeftWaiting) {
   EXPECT_EQ(none.wait(), 1);
   expect_mentions(none.output(), {"num_gpus is 0, expected at least 1"});
   // Only the first rank looks for the checkpoint; the other ends with it.
-  ChildProcess absent(joined({BONFIRE_PROGRAM, "train", "--nproc", "2", "resume=/absent"}, {}), clean());
+  ChildProcess absent({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "bonfire", "train", "resume=/absent"},
+                      clean());
   EXPECT_EQ(absent.wait(), 1);
   expect_mentions(absent.output(), {"there is no whole checkpoint in '/absent'", "rank 0 (process"});
+  // Whoever starts the ranks looks before.
+  ChildProcess early({BONFIRE_PROGRAM, "train", "--nproc", "2", "resume=/absent"}, clean());
+  EXPECT_EQ(early.wait(), 1);
+  EXPECT_EQ(
+      early.output(),
+      "bonfire: [train] there is no whole checkpoint in '/absent'; resume wants a run's folder or a checkpoint's\n");
 }
 
 }  // namespace

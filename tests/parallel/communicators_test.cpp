@@ -72,7 +72,10 @@ TEST(DataParallel, AnotherNumberOfCommunicatorsOnOneRankIsNamed) {
     fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}), {.nccl_comm_num = 2 + fleet::rank()});
   });
   for (const std::string& error : outcome.errors)
-    EXPECT_EQ(error, "[fleet] nccl_comm_num is 2 on rank 0 and 3 on rank 1; give all ranks the same strategy");
+    EXPECT_EQ(
+        error,
+        "[distributed_optimizer] the ranks differ: nccl_comm_num is 2 on rank 0 and 3 on rank 1; give all ranks the "
+        "same");
 }
 
 // Each optimizer's gradients lie side by side in memory of their own: one all-reduce for each.

@@ -1,11 +1,13 @@
 #include "bonfire/train/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 
 #include "bonfire/base/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/numbers.h"
 #include "tests/support/scratch_folder.h"
 
@@ -86,6 +88,84 @@ TEST(Checkpoint, AnUnfinishedOneIsNoneAndDoesNotDisturbTheNext) {
   fs::path saved = save(folder.path(), 3, 3, 1);
   EXPECT_EQ(damage_of(saved), std::nullopt);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-00000003"}));
+}
+
+void flip_a_bit(const fs::path& file, std::streamoff at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(at);
+  const int byte = stream.get();
+  stream.seekp(at);
+  stream.put(static_cast<char>(byte ^ 0x40));
+}
+
+TEST(Checkpoint, OneOfANewerFormatIsRefusedAndNoOlderOneTakenInItsPlace) {
+  ScratchFolder folder;
+  save(folder.path(), 1, 1, 5);
+  fs::path newest = save(folder.path(), 2, 2, 5);
+  std::string manifest = folder.get("step-00000002/manifest.json");
+  manifest.replace(manifest.find("\"format\": 1"), 11, "\"format\": 2");
+  folder.put("step-00000002/manifest.json", manifest);
+  EXPECT_ERROR(damage_of(newest), DataError, "has format 2, this build reads formats up to 1");
+  EXPECT_ERROR(newest_checkpoint(folder.path()), DataError, "a newer Bonfire has written it");
+}
+
+TEST(Checkpoint, WeightsOfADamagedOneAreNotHandedOut) {
+  ScratchFolder folder;
+  fs::path saved = save(folder.path(), 1, 1, 5);
+  EXPECT_EQ(weights_in(saved), weights_file(saved));
+  flip_a_bit(weights_file(saved), static_cast<std::streamoff>(fs::file_size(weights_file(saved))) - 2);
+  EXPECT_ERROR(weights_in(saved), DataError, "weights.safetensors is damaged");
+  Variable weight = numbers({0, 0});
+  EXPECT_ERROR(nn::load_state_dict({{"weight", weight}}, weights_file(saved)), DataError, "the file is damaged");
+}
+
+TEST(Checkpoint, IsTheUsersAlone) {
+  ScratchFolder folder;
+  fs::path saved = save(folder / "checkpoints", 1, 1, 5);
+  constexpr fs::perms others = fs::perms::group_all | fs::perms::others_all;
+  for (const fs::path& path : {folder / "checkpoints", saved, weights_file(saved), saved / "state.json"})
+    EXPECT_EQ(fs::status(path).permissions() & others, fs::perms::none) << path;
+}
+
+TEST(Checkpoint, NumbersOfMoreDigitsAreNewer) {
+  ScratchFolder folder;
+  for (int64_t step : {9, 99'999'999, 100'000'000}) save(folder.path(), step, 1, 2);
+  EXPECT_EQ(newest_checkpoint(folder.path()), folder / "step-100000000");
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"step-100000000", "step-99999999"}));
+}
+
+// A run that goes on from an earlier checkpoint than its newest.
+TEST(Checkpoint, TheOneJustSavedStaysHoweverManyLaterOnesThereAre) {
+  ScratchFolder folder;
+  for (int64_t step : {10, 20, 30}) save(folder.path(), step, 1, 3);
+  EXPECT_EQ(damage_of(save(folder.path(), 5, 1, 2)), std::nullopt);
+}
+
+TEST(Checkpoint, AWholeOneThatWasNotRenamedYetIsTakenUp) {
+  ScratchFolder folder;
+  save(folder / "checkpoints", 1, 1, 5);
+  fs::rename(save(folder / "checkpoints", 2, 7, 5), folder / "checkpoints/unfinished-step-00000002");
+  std::optional<fs::path> found = newest_checkpoint(folder / "checkpoints");
+  ASSERT_EQ(found, folder / "checkpoints/unfinished-step-00000002");
+  EXPECT_EQ(take_up(folder.path(), *found), folder / "checkpoints/step-00000002");
+  EXPECT_EQ(newest_checkpoint(folder / "checkpoints"), folder / "checkpoints/step-00000002");
+  EXPECT_EQ(names_in(folder / "checkpoints"), (std::vector<std::string>{"step-00000001", "step-00000002"}));
+}
+
+TEST(Checkpoint, LeftoversOfProcessesThatAreGoneAreSwept) {
+  ScratchFolder folder;
+  save(folder / "checkpoints", 1, 1, 5);
+  for (const char* half : {"unfinished-step-00000002", "discarded-step-00000003"})
+    fs::create_directories(folder / "checkpoints" / half / "");
+  folder.put("checkpoints/unfinished-step-00000002/weights.safetensors", "half");
+  folder.put("checkpoints/discarded-step-00000003/weights.safetensors", "half");
+  folder.put("checkpoints/notes.txt", "the user's own");
+  folder.put(".bonfire-4194305-0.tmp", "a process that cannot be");
+  const std::string living = ".bonfire-" + std::to_string(getppid()) + "-0.tmp";
+  folder.put(living, "somebody still writes this");
+  sweep_leftovers(folder.path());
+  EXPECT_EQ(names_in(folder / "checkpoints"), (std::vector<std::string>{"notes.txt", "step-00000001"}));
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{living, "checkpoints"}));
 }
 
 TEST(Checkpoint, WhatCannotBeWrittenIsAnErrorWithTheName) {

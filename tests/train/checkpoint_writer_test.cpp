@@ -99,6 +99,29 @@ TEST(CheckpointWriter, WritesTheWeightsThatAreEvaluatedBesides) {
   EXPECT_TRUE(fs::exists(average_file(saved)));
 }
 
+// The header's length and its JSON are checked by the format itself: no flip of them gives other values either.
+TEST(CheckpointWriter, NoFlippedBitOfTheWeightsFileGivesOtherWeights) {
+  ScratchFolder folder;
+  CheckpointWriter writer(folder / "checkpoints", {});
+  writer.save(1, source(numbers({1, 2})), {}, {folder / "best.safetensors", {{"model", "lenet"}}});
+  writer.finish();
+  const std::string whole = folder.get("best.safetensors");
+  size_t refused = 0;
+  for (size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    Variable weight = numbers({0, 0});
+    try {
+      nn::SafetensorsFile file = nn::SafetensorsFile::from_bytes(std::as_bytes(std::span(damaged)), "best");
+      nn::load_state_dict({{"weight", weight}}, file.entries(), "best");
+      EXPECT_EQ(weight.value().to_vector<float>(), (std::vector<float>{1, 2})) << "bit " << bit;
+    } catch (const DataError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 7 * whole.size());
+}
+
 TEST(CheckpointWriter, SyncsFilesThenTheManifestThenRenamesAndSyncsTheParent) {
   ScratchFolder folder;
   CheckpointWriter writer(folder / "all", {});

@@ -41,7 +41,7 @@ TEST(Config, ReadsEveryKindOfValue) {
       "seed: 18446744073709551615\n"
       "lr: 5e-2\n"
       "milestones: [30, 60.5]\n"
-      "pin_memory: no\n"
+      "pin_memory: yes\n"
       "data: \"/a folder: with a colon\"\n"
       "num_classes: 7\n"
       "clip_grad_norm: off\n"
@@ -51,7 +51,7 @@ TEST(Config, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.seed, UINT64_MAX);
   EXPECT_EQ(config.lr, 0.05);
   EXPECT_EQ(config.milestones, (std::vector<double>{30, 60.5}));
-  EXPECT_FALSE(config.pin_memory);
+  EXPECT_TRUE(config.pin_memory);
   EXPECT_EQ(config.data, "/a folder: with a colon");
   EXPECT_EQ(config.num_classes, 7);
   EXPECT_FALSE(config.clip_grad_norm.has_value());

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/safetensors.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/image_files.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::train::open_data_test {
 namespace {
@@ -75,6 +77,41 @@ TEST(OpenData, StoredImagesAreLeftAsTheyAreUnlessAsked) {
   EXPECT_EQ(trained_on(opened({"crop=resized"}), 0).input.shape, (Shape{28, 28, 1}));
 }
 
+TEST(OpenData, PixelsAreMeasuredOnAllTrainingImagesAndItIsSaid) {
+  ScratchFolder folder;
+  put_digits(folder / "digits");
+  const std::string data = "data=" + (folder / "digits").string();
+  OpenedData all = opened({data}), some = opened({data, "limit=100"});
+  double sum = 0;
+  for (int64_t i = 0; i < all.train->size(); ++i)
+    for (std::byte value : all.train->get(i).input.bytes) sum += static_cast<double>(value) / 255;
+  EXPECT_NEAR(all.mean[0], sum / 480 / 28 / 28, 1e-6);
+  EXPECT_EQ(all.pixels,
+            fmt::format("mean {:.4f}, deviation {:.4f} of pixels / 255, measured on all 480 training images",
+                        all.mean[0], all.deviation[0]));
+  EXPECT_NE(some.pixels.find("measured on all 100 training images"), std::string::npos) << some.pixels;
+  EXPECT_NE(some.mean[0], all.mean[0]);
+  EXPECT_EQ(opened({data, "mean=[0.5]", "deviation=[0.25]"}).pixels,
+            "mean 0.5000, deviation 0.2500 of pixels / 255, as given");
+}
+
+TEST(OpenData, ALabelBeyondTheClassesAndAClassWithoutASampleAreRefused) {
+  ScratchFolder folder;
+  put_digits(folder / "digits");
+  const fs::path labels = folder / "digits/train-labels-idx1-ubyte";
+  const std::string data = "data=" + (folder / "digits").string(), whole = folder.get("digits/train-labels-idx1-ubyte");
+  std::string wrong = whole;
+  wrong[8 + 17] = static_cast<char>(200);
+  std::ofstream(labels, std::ios::binary) << wrong;
+  EXPECT_ERROR(opened({data}), DataError, "training sample 17 has the label 200, expected less than 10");
+  EXPECT_EQ(opened({data, "num_classes=201"}).classes, 201);
+  std::string without = whole;
+  std::replace(without.begin() + 8, without.end(), '\7', '\6');
+  std::ofstream(labels, std::ios::binary) << without;
+  EXPECT_ERROR(opened({data}), DataError, "1 of 10 classes has no sample to train on: 7; add some, or say how many");
+  EXPECT_EQ(opened({data, "num_classes=10"}).classes, 10);
+}
+
 TEST(OpenData, SettingsThatDoNotFitAreErrors) {
   ScratchFolder folder;
   put_pictures(folder / "train", 2);
@@ -103,6 +140,13 @@ TEST(TrainerPictures, AModelLearnsFromFoldersAndACorruptFileIsNamed) {
     return Trainer(default_config(more)).run();
   };
   EXPECT_EQ(train({}).best_top1, 1);
+
+  // Names of folders may be of any bytes, and what is written about them is UTF-8.
+  for (const char* part : {"train", "val"}) fs::rename(folder / part / "dark", folder / part / "d\xe4rk");
+  EXPECT_EQ(train({}).best_top1, 1);
+  EXPECT_EQ(nn::SafetensorsFile::open(folder / "runs/2/best.safetensors").metadata().at("class_names"),
+            R"(["d\\xE4rk","light"])");
+  for (const char* part : {"train", "val"}) fs::rename(folder / part / "d\xe4rk", folder / part / "dark");
 
   // Pictures of other formats are told of, once.
   std::ofstream(folder / "train/dark/0.webp") << "RIFF";

@@ -292,12 +292,14 @@ TEST(TrainerRanks, SayWhatDoesNotFitTogether) {
                                   return Words{"batch_size=" + std::to_string(16 + rank)};
                                 }});
   for (const std::string& error : sizes.errors)
-    EXPECT_EQ(error, "[train] rank 0 has 16 as batch_size, rank 1 has 17; all ranks must have the same");
+    EXPECT_EQ(error, "[train] the ranks differ: batch_size is 16 on rank 0 and 17 on rank 1; give all ranks the same");
   Course balances = train(folder, {.ranks = 2, .settings = {"limit=64"}, .own = [](int rank) {
                                      return Words{rank == 0 ? "balance=auto" : "balance=equal"};
                                    }});
   for (const std::string& error : balances.errors)
-    EXPECT_EQ(error, "[train] rank 0 has 1 as balance (1: auto), rank 1 has 0; all ranks must have the same");
+    EXPECT_EQ(
+        error,
+        "[train] the ranks differ: balance is \"auto\" on rank 0 and \"equal\" on rank 1; give all ranks the same");
   Course single = train(folder, {.ranks = 2, .settings = {"balance=auto", "batch_size=1"}});
   EXPECT_EQ(single.errors[1],
             "[balance] with 1 sample a rank no rank can have fewer than another; use a larger batch_size, or leave "

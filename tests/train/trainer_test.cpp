@@ -256,8 +256,9 @@ TEST(TrainerAverage, BeginsFromTheWeightsOfACheckpointThatHasNone) {
   Witness::Seen first, second;
   run(small(folder, {"epochs=1"}), first);
   RunEnds end = run(small(folder, {"ema_decay=0.9", "resume=" + first.begin.folder.string()}), second);
-  ASSERT_EQ(second.notes.size(), 1U);
-  EXPECT_NE(second.notes[0].find("no running mean"), std::string::npos) << second.notes[0];
+  ASSERT_EQ(second.notes.size(), 2U);
+  EXPECT_NE(second.notes[0].find("ema_decay off → 0.9"), std::string::npos) << second.notes[0];
+  EXPECT_NE(second.notes[1].find("no running mean"), std::string::npos) << second.notes[1];
   EXPECT_TRUE(fs::exists(average_file(end.checkpoint)));
 }
 
@@ -400,9 +401,10 @@ TEST(TrainerErrors, ACheckpointOfAnotherModelIsRefused) {
   ScratchFolder folder;
   Witness::Seen seen;
   run(small(folder, {"epochs=1"}), seen);
-  EXPECT_ERROR(run(small(folder, {"model=mnist_cnn", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
+  const std::string resume = "resume=" + seen.begin.folder.string(), anyway = "resume_anyway=true";
+  EXPECT_ERROR(run(small(folder, {"model=mnist_cnn", resume, anyway}), seen), ConfigError,
                "is a checkpoint of lenet, this run trains mnist_cnn; set model=lenet");
-  EXPECT_ERROR(run(small(folder, {"optimizer=lamb", "resume=" + seen.begin.folder.string()}), seen), ConfigError,
+  EXPECT_ERROR(run(small(folder, {"optimizer=lamb", resume, anyway}), seen), ConfigError,
                "was trained with optimizer adam, this run has lamb; set optimizer=adam to go on");
 }
 

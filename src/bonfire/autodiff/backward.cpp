@@ -41,9 +41,11 @@ class Walk {
     for (size_t i = 0; i < stack_.size(); ++i)  // grows while it is read
       for (const Value& input : stack_[i]->inputs)
         if (input.node->outputs[input.index].requires_grad) visit(input.node.get());
-    // Leaves last. Nodes of two threads may have the same number: then neither reads the other.
-    auto key = [](const Node* node) { return node->is_leaf() || !node->recorded ? 0 : node->sequence; };
-    std::stable_sort(stack_.begin(), stack_.end(), [&](const Node* a, const Node* b) { return key(a) > key(b); });
+    // Nodes of two threads may have the same number: then neither reads the other, and the one met first goes first.
+    std::sort(stack_.begin(), stack_.end(), [](const Node* a, const Node* b) {
+      return a->sequence != b->sequence ? a->sequence > b->sequence : a->walk_slot < b->walk_slot;
+    });
+    stack_.insert(stack_.end(), leaves_.begin(), leaves_.end());
     gradients_.resize(stack_.size());
     last_user_.resize(stack_.size(), kNobody);
     for (size_t i = 0; i < stack_.size(); ++i) {
@@ -121,12 +123,14 @@ class Walk {
   void visit(Node* node) {
     if (node->walk == walk_) return;
     node->walk = walk_;
+    node->walk_slot = static_cast<uint32_t>(held_.size());
     held_.push_back(NodePtr(node));
-    stack_.push_back(node);
+    (node->recorded ? stack_ : leaves_).push_back(node);
   }
 
   uint64_t walk_;
-  std::vector<Node*> stack_;
+  std::vector<Node*> stack_;   // of which the leaves are last
+  std::vector<Node*> leaves_;  // whatever has no history
   std::vector<NodePtr> held_;  // consume() may drop the last reference to a node further down
   std::vector<base::InlineVector<Tensor, 1>> gradients_;
   std::vector<size_t> last_user_;  // of each node: the last one in the stack that its gradient comes from

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/interrupted.h"
+#include "bonfire/base/private_file.h"
 
 namespace bonfire::base {
 
@@ -21,8 +23,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // Network disks may be slow to answer, and a signal may come meanwhile.
-int open_file(const fs::path& path, int flags) {
-  return uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+int open_file(const fs::path& path, int flags, mode_t mode = 0666) {
+  return uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, mode); });
 }
 
 [[noreturn]] void fail(std::string_view doing, const fs::path& path, int error) {
@@ -95,10 +97,10 @@ class TemporaryFile {
  public:
   // The name does not contain the target's, which may already be as long as names can be. Writers in the same folder,
   // threads or hosts, and the remains of a killed process are told apart by O_EXCL alone.
-  TemporaryFile(const fs::path& folder, const fs::path& target) {
+  TemporaryFile(const fs::path& folder, const fs::path& target, mode_t mode) {
     for (int attempt = 0; descriptor_.get() < 0; ++attempt) {
       path_ = folder / fmt::format(".bonfire-{}-{}.tmp", ::getpid(), attempt);
-      descriptor_ = Descriptor(open_file(path_, O_WRONLY | O_CREAT | O_EXCL));
+      descriptor_ = Descriptor(open_file(path_, O_WRONLY | O_CREAT | O_EXCL, mode));
       if (descriptor_.get() < 0 && (errno != EEXIST || attempt == 10000)) fail("create", target, errno);
     }
   }
@@ -133,6 +135,35 @@ fs::path follow_link(const fs::path& path) {
   fs::path target = fs::canonical(path, error);
   if (error) fail("follow the link", path, error.value());
   return target;
+}
+
+void write_new_file(const fs::path& path, std::span<const std::span<const std::byte>> chunks, mode_t mode) {
+  fs::path target = follow_link(path);
+  fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  struct stat status {};
+  bool exists = ::stat(target.c_str(), &status) == 0;
+  // Renaming over a device such as /dev/null would succeed and destroy it.
+  if (exists && !S_ISREG(status.st_mode))
+    throw_error<DataError>("[file] cannot replace '{}': it is not a regular file", target.string());
+  // Opened first: whatever keeps the folder from being synced shows before anything has changed.
+  Descriptor folder_descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
+  if (folder_descriptor.get() < 0) fail("open the folder for", target, errno);
+
+  TemporaryFile temporary(folder, target, mode);
+  if (exists) temporary.set_mode(status.st_mode & 07777, target);
+  for (std::span<const std::byte> chunk : chunks) temporary.write(chunk, target);
+  temporary.take_place_of(target);
+  // Some file systems cannot sync a folder and say EINVAL; there the rename is as durable as it gets.
+  if (uninterrupted([&] { return ::fsync(folder_descriptor.get()); }) != 0 && errno != EINVAL)
+    fail("write to disk the folder of", target, errno);
+}
+
+// Of this process. umask() would set another one for a moment, for all its threads.
+mode_t current_umask() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("Umask:")) return static_cast<mode_t>(std::stoul(line.substr(6), nullptr, 8));
+  return 022;
 }
 
 }  // namespace
@@ -173,24 +204,23 @@ MappedFile::~MappedFile() {
 }
 
 void write_file_atomically(const fs::path& path, std::span<const std::span<const std::byte>> chunks) {
-  fs::path target = follow_link(path);
-  fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
-  struct stat status {};
-  bool exists = ::stat(target.c_str(), &status) == 0;
-  // Renaming over a device such as /dev/null would succeed and destroy it.
-  if (exists && !S_ISREG(status.st_mode))
-    throw_error<DataError>("[file] cannot replace '{}': it is not a regular file", target.string());
-  // Opened first: whatever keeps the folder from being synced shows before anything has changed.
-  Descriptor folder_descriptor(open_file(folder, O_RDONLY | O_DIRECTORY));
-  if (folder_descriptor.get() < 0) fail("open the folder for", target, errno);
+  write_new_file(path, chunks, 0666);
+}
 
-  TemporaryFile temporary(folder, target);
-  if (exists) temporary.set_mode(status.st_mode & 07777, target);
-  for (std::span<const std::byte> chunk : chunks) temporary.write(chunk, target);
-  temporary.take_place_of(target);
-  // Some file systems cannot sync a folder and say EINVAL; there the rename is as durable as it gets.
-  if (uninterrupted([&] { return ::fsync(folder_descriptor.get()); }) != 0 && errno != EINVAL)
-    fail("write to disk the folder of", target, errno);
+mode_t mode_by_umask(mode_t asked, mode_t umask) {
+  const bool usual = umask == 022 || umask == 002;
+  return asked & ~(usual ? 077 : umask);
+}
+
+void write_private_file(const fs::path& path, std::span<const std::span<const std::byte>> chunks) {
+  write_new_file(path, chunks, mode_by_umask(0666, current_umask()));
+}
+
+bool make_private_folder(const fs::path& path, std::error_code& error) {
+  error.clear();
+  if (::mkdir(path.c_str(), mode_by_umask(0777, current_umask())) == 0) return true;
+  if (int found = errno; found != EEXIST || !is_folder(path)) error = {found, std::generic_category()};
+  return false;
 }
 
 FileWriter::FileWriter(fs::path path)

@@ -11,6 +11,7 @@
 #include "bonfire/base/hash.h"
 #include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/reduce.h"
+#include "bonfire/comm/same_settings.h"
 
 namespace bonfire::comm {
 namespace {
@@ -43,21 +44,6 @@ Items decode(std::string_view text) {
     text.remove_prefix(end + 1);
   }
   return items;
-}
-
-// Every rank's text.
-std::vector<std::string> exchange(Group& group, std::string mine) {
-  auto size = static_cast<size_t>(group.size());
-  auto length = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> lengths(size);
-  group.all_gather({&length, 1, DType::i64}, {lengths.data(), size, DType::i64});
-  auto longest = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  mine.resize(longest);
-  std::string all(size * longest, '\0');
-  group.all_gather({mine.data(), longest, DType::u8}, {all.data(), all.size(), DType::u8});
-  std::vector<std::string> texts;
-  for (size_t r = 0; r < size; ++r) texts.push_back(all.substr(r * longest, static_cast<size_t>(lengths[r])));
-  return texts;
 }
 
 // What only `a` has, at most three of them by name.
@@ -132,7 +118,7 @@ bool agree(Group& group, const Sequence& sequence) {
     same_layouts &= other[2] == all[0][2];
   }
   if (same) return same_layouts;
-  std::vector<std::string> texts = exchange(group, encode(sequence.items));
+  std::vector<std::string> texts = exchange_texts(group, encode(sequence.items));
   size_t rank = 1;
   while (rank + 1 < size && texts[rank] == texts[0]) ++rank;
   throw_error<CommError>("this step's collectives differ: {}", difference(decode(texts[0]), decode(texts[rank]), rank));

@@ -4,9 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
+
+#include "bonfire/comm/tls.h"
 
 namespace bonfire::comm {
 
@@ -29,8 +30,6 @@ struct Environment {
   bool holds_store() const { return starter != Starter::bonfire && rank == 0; }
   int threads() const;  // this rank's share of the host's cores, at least 1
 };
-
-using ReadVariable = std::function<const char*(const char* name)>;  // nullptr: not set
 
 // ConfigError names the variable that cannot be, or the one that is missing. `arguments`: of the program, for
 // --local_rank=N.

@@ -1,26 +1,24 @@
 #include "bonfire/comm/lifelines.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "bonfire/base/error.h"
-#include "bonfire/base/interrupted.h"
-#include "bonfire/comm/shm/mesh.h"
+#include "bonfire/comm/gate.h"
+#include "bonfire/comm/secret.h"
 
 namespace bonfire::comm {
 
@@ -30,13 +28,8 @@ using namespace std::chrono_literals;
 
 constexpr int kMostProbes = 100;  // Linux takes up to 127
 constexpr auto kSlice = 500ms;    // of waiting for the store
-constexpr timeval kHandshake{3, 0};
+constexpr auto kHandshake = 3s;
 const std::string kNotListening = "none";  // said in place of a secret, so that nobody waits for one
-
-struct Hello {
-  char secret[32];  // which the store has told: no stranger's connection is taken for a host's
-  int32_t rank;
-};
 
 std::string key_of(int rank) { return fmt::format("lifeline/{}", rank); }
 
@@ -62,63 +55,6 @@ double silence_of(int socket) {
   socklen_t length = sizeof info;
   ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length);
   return static_cast<double>(info.tcpi_last_ack_recv) / 1000;
-}
-
-// Calls body(socket, address) for a literal; an empty one when that is none.
-template <class Body>
-FileDescriptor with_address(const std::string& literal, int port, const Body& body) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_flags = AI_NUMERICHOST;
-  hints.ai_socktype = SOCK_STREAM;
-  if (::getaddrinfo(literal.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
-  FileDescriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  set(socket.get(), SOL_SOCKET, SO_SNDTIMEO, kHandshake);
-  bool done = body(socket.get(), *found);
-  ::freeaddrinfo(found);
-  return done ? std::move(socket) : FileDescriptor{};
-}
-
-FileDescriptor listen_on(const std::string& literal) {
-  return with_address(literal, 0, [](int socket, const addrinfo& address) {
-    return ::bind(socket, address.ai_addr, address.ai_addrlen) == 0 && ::listen(socket, 16) == 0;
-  });
-}
-
-// A call that a signal interrupts goes on by itself.
-bool connected(int socket, const addrinfo& address) {
-  if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return true;
-  if (errno != EINTR) return false;
-  pollfd question{socket, POLLOUT, 0};
-  int error = ETIMEDOUT;
-  socklen_t length = sizeof error;
-  return base::poll_until({&question, 1}, std::chrono::steady_clock::now() + std::chrono::seconds(kHandshake.tv_sec)) >
-             0 &&
-         ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
-}
-
-// All of it, in as many pieces as it comes.
-bool received(int socket, Hello& hello) {
-  auto* at = reinterpret_cast<char*>(&hello);
-  for (size_t done = 0; done < sizeof hello;) {
-    ssize_t count = base::uninterrupted([&] { return ::recv(socket, at + done, sizeof hello - done, MSG_WAITALL); });
-    if (count <= 0) return false;
-    done += static_cast<size_t>(count);
-  }
-  return true;
-}
-
-int port_of(const FileDescriptor& listener) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
-}
-
-std::string fresh_secret() {
-  uint64_t random[2] = {};
-  if (::getrandom(random, sizeof random, 0) != sizeof random) throw_error<CommError>("[lifelines] no random numbers");
-  return fmt::format("{:016x}{:016x}", random[0], random[1]);
 }
 
 // The first rank of each host, by its machine.
@@ -152,13 +88,12 @@ class Lifelines::Watch {
 
   // Each calls those before it, and is called by those behind.
   void run(const std::stop_token& stop) try {
-    FileDescriptor listener = listen_on(self_->address);
-    secret_ = fresh_secret();
-    store_->set(key_of(self_->rank),
-                listener.get() < 0 ? kNotListening : fmt::format("{} {}", secret_, port_of(listener)));
+    const std::string pass = random_secret();
+    open_gate(pass);
+    store_->set(key_of(self_->rank), gate_ ? fmt::format("{} {}", pass, gate_->port()) : kNotListening);
     for (const auto& [rank, other] : others_)
-      if (rank < self_->rank) call(other, stop);
-    while (!stop.stop_requested()) look(listener);
+      if (rank < self_->rank) call_on(other, stop);
+    while (!stop.stop_requested()) look();
   } catch (const Error&) {  // the store is gone; others say so
   }
 
@@ -174,28 +109,25 @@ class Lifelines::Watch {
     return "";
   }
 
-  void call(const Peer& other, const std::stop_token& stop) {
+  void open_gate(const std::string& pass) try {
+    gate_.emplace(GateOptions{.address = self_->address, .pass = pass, .strangers = 16});
+  } catch (const CommError&) {  // others are told
+  }
+
+  void call_on(const Peer& other, const std::stop_token& stop) {
     const std::string told = word_of(other, stop);
-    Hello hello{.secret = {}, .rank = self_->rank};
-    if (told.size() < sizeof hello.secret + 2) return;
-    std::memcpy(hello.secret, told.data(), sizeof hello.secret);
-    int port = std::atoi(told.c_str() + sizeof hello.secret);
-    FileDescriptor made = with_address(other.address, port, [&](int socket, const addrinfo& address) {
-      return connected(socket, address) &&
-             base::uninterrupted([&] { return ::send(socket, &hello, sizeof hello, MSG_NOSIGNAL); }) == sizeof hello;
-    });
+    const size_t blank = told.find(' ');
+    if (blank == std::string::npos) return;
+    FileDescriptor made = knock_only(other.address, std::atoi(told.c_str() + blank), std::to_string(self_->rank),
+                                     told.substr(0, blank), std::chrono::steady_clock::now() + kHandshake);
     if (made.get() >= 0) hold(other.rank, std::move(made));
   }
 
-  void answer(const FileDescriptor& listener) {
-    FileDescriptor made(base::uninterrupted([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC); }));
-    if (made.get() < 0) return;
-    set(made.get(), SOL_SOCKET, SO_RCVTIMEO, kHandshake);
-    Hello hello{};
-    if (!received(made.get(), hello) || std::memcmp(hello.secret, secret_.data(), sizeof hello.secret) != 0 ||
-        !others_.contains(hello.rank))
-      return;
-    hold(hello.rank, std::move(made));
+  void answer() {
+    for (Gate::Caller& caller : gate_->take()) {
+      const int rank = std::atoi(caller.name.c_str());
+      if (others_.contains(rank)) hold(rank, std::move(caller.socket));
+    }
   }
 
   void hold(int rank, FileDescriptor socket) {
@@ -203,17 +135,24 @@ class Lifelines::Watch {
     lines_[rank] = std::move(socket);
   }
 
-  void look(const FileDescriptor& listener) {
-    std::vector<pollfd> sources{{wake_.get(), POLLIN, 0}, {listener.get(), POLLIN, 0}};
+  void look() {
+    std::vector<pollfd> sources{{wake_.get(), POLLIN, 0}, {gate_ ? gate_->descriptor() : -1, POLLIN, 0}};
     std::vector<int> ranks;
     for (const auto& [rank, line] : lines_) {
       sources.push_back({line.get(), POLLIN | POLLRDHUP, 0});
       ranks.push_back(rank);
     }
     if (::poll(sources.data(), sources.size(), -1) <= 0) return;
-    if (sources[1].revents != 0) answer(listener);
+    if (sources[1].revents != 0) answer();
     for (size_t i = 2; i < sources.size(); ++i)
-      if (sources[i].revents != 0) lose(ranks[i - 2]);
+      if (sources[i].revents != 0 && !(sources[i].revents == POLLIN && says_something(sources[i].fd)))
+        lose(ranks[i - 2]);
+  }
+
+  // The gate's answer; nothing else is ever sent.
+  static bool says_something(int socket) {
+    char bytes[256];
+    return ::recv(socket, bytes, sizeof bytes, MSG_DONTWAIT) > 0;
   }
 
   // A process that has ended closes its end; an error of the link's is one.
@@ -234,8 +173,8 @@ class Lifelines::Watch {
   std::chrono::milliseconds timeout_;
   FileDescriptor wake_;
   std::optional<Peer> self_;
-  std::map<int, Peer> others_;  // by rank
-  std::string secret_;
+  std::map<int, Peer> others_;           // by rank
+  std::optional<Gate> gate_;             // whose pass the store tells: no stranger's connection is taken for a host's
   std::map<int, FileDescriptor> lines_;  // by rank
 };
 

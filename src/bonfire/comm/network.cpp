@@ -28,19 +28,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-class Socket {
- public:
-  explicit Socket(int family) : descriptor_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
+FileDescriptor new_socket(int family) {
+  return FileDescriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
 
 std::string literal_of(const sockaddr* address) {
   char text[NI_MAXHOST] = "";
@@ -130,7 +120,7 @@ Route reach(const std::string& host, int port, std::chrono::milliseconds timeout
     auto [found, reasons] = look_up(host, port);
     for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
       auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-      Socket socket(one->ai_family);
+      FileDescriptor socket = new_socket(one->ai_family);
       int error = socket.get() < 0 ? errno : from.empty() ? 0 : bind_to(socket.get(), from);
       if (error == 0) error = connect_within(socket.get(), *one, std::clamp(left, kPause, kLongestTry));
       if (error == 0) return {literal_of(one->ai_addr), local_end(socket.get())};
@@ -174,15 +164,15 @@ std::string choose_address(const std::string& choice, const std::vector<Interfac
   throw_error<ConfigError>("[network] no interface of this host fits '{}'; it has {}", choice, list_of(all));
 }
 
-void check_can_listen(const std::string& literal, int port) {
+FileDescriptor listen_on(const std::string& literal, int port) {
   auto [found, unknown] = look_up(literal, port);
   if (!found) throw_error<CommError>("[network] the host '{}' is not known here: {}", literal, unknown);
-  Socket socket(found->ai_family);
+  FileDescriptor socket = new_socket(found->ai_family);
   int on = 1;
   if (socket.get() >= 0) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (socket.get() >= 0 && ::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0 &&
-      ::listen(socket.get(), 1) == 0)
-    return;
+      ::listen(socket.get(), SOMAXCONN) == 0)
+    return socket;
   int error = errno;
   if (error == EADDRINUSE)
     throw_error<CommError>(
@@ -192,6 +182,23 @@ void check_can_listen(const std::string& literal, int port) {
   if (error == EADDRNOTAVAIL)
     throw_error<CommError>("[network] {} is not an address of this host, which has {}", literal, list_of(interfaces()));
   throw_error<CommError>("[network] cannot listen on {}: {}", host_and_port(literal, port), std::strerror(error));
+}
+
+int port_of(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
+}
+
+FileDescriptor call(const std::string& literal, int port, Clock::time_point deadline) {
+  auto [found, unknown] = look_up(literal, port);
+  if (!found) return {};
+  FileDescriptor socket = new_socket(found->ai_family);
+  if (socket.get() < 0) return {};
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  return connect_within(socket.get(), *found, left) == 0 ? std::move(socket) : FileDescriptor{};
 }
 
 }  // namespace bonfire::comm

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/comm/file_descriptor.h"
+
 namespace bonfire::comm {
 
 struct Interface {
@@ -48,7 +50,12 @@ bool is_refused(const std::string& literal, int port, std::chrono::milliseconds 
 // "^docker,lo" (none of these). ConfigError lists the interfaces when it names none.
 std::string choose_address(const std::string& choice, const std::vector<Interface>& all);
 
-// CommError, in words, when nobody could listen there now: port taken, not an address of this host, no right to it.
-void check_can_listen(const std::string& literal, int port);
+// A socket that listens there, and whose calls never wait; port 0: one that is free. CommError says in words why there
+// is none: port taken, not an address of this host, no right to it.
+FileDescriptor listen_on(const std::string& literal, int port);
+int port_of(const FileDescriptor& socket);  // this host's end
+
+// A connection to a literal, whose calls never wait; an empty one where nobody answers until the deadline.
+FileDescriptor call(const std::string& literal, int port, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace bonfire::comm

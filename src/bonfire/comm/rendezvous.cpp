@@ -5,16 +5,22 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/gate.h"
 #include "bonfire/comm/network.h"
+#include "bonfire/comm/secret.h"
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
+#include "bonfire/comm/tls.h"
+#include "bonfire/comm/token_file.h"
 #include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
@@ -23,6 +29,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
+
+constexpr auto kTokenFile = 10s;  // for it to be there, after the port is open
 
 std::string key_of(int rank) { return fmt::format("rendezvous/rank/{}", rank); }
 
@@ -39,7 +47,47 @@ std::shared_ptr<StoreServer> serve(const Environment& e) {
         "[rendezvous] MASTER_ADDR '{}' is {} on this host, which other hosts cannot reach; give the address of one of "
         "its interfaces: {}",
         e.master_address, address, list_of(interfaces()));
-  return serve_store({.address = address, .port = e.store_port, .token = e.token});
+  return serve_store({.address = address, .port = e.store_port, .token = e.token, .tls = read_tls(), .ranks = e.world});
+}
+
+void say_that_the_port_is_open(const Environment& e) {
+  std::fprintf(stderr,
+               "bonfire: this job has no token: whoever reaches %s can join it; to close it, set BONFIRE_TOKEN to the "
+               "same secret for all ranks (openssl rand -hex 16 makes one)\n",
+               host_and_port(e.master_address, e.store_port).c_str());
+}
+
+// Rank 0's, which holds the store. A token that it makes is in a file while the store is there.
+std::shared_ptr<StoreServer> open_store(Environment& e) {
+  std::shared_ptr<TokenFile> file = TokenFile::needed(e) ? TokenFile::of_port(e.store_port) : nullptr;
+  if (file != nullptr) e.token = random_secret();
+  std::shared_ptr<StoreServer> server = serve(e);
+  if (e.token.empty()) say_that_the_port_is_open(e);
+  if (file != nullptr) file->write(e.token);
+  StoreServer* held = server.get();
+  return {held, [server = std::move(server), file = std::move(file)](StoreServer*) {}};
+}
+
+// The token that rank 0 has made for the ranks of this host; "" where there is none to be had.
+std::string token_of_rank_zero(const Environment& e, milliseconds timeout) {
+  const std::unique_ptr<TokenFile> file = TokenFile::of_port(e.store_port);
+  if (file == nullptr) return {};
+  const std::string where = host_and_port(e.master_address, e.store_port);
+  WaitNotice notice(fmt::format("rank {}", e.rank));
+  const Route route = reach(e.master_address, e.store_port, timeout, {}, [&](const std::string& reasons) {
+    notice.look([&] { return fmt::format("rank 0 to open the store at {} ({})", where, reasons); });
+  });
+  for (auto end = WaitNotice::Clock::now() + kTokenFile; WaitNotice::Clock::now() < end;) {
+    const std::optional<std::string> token = file->read();  // an earlier job's, perhaps
+    if (token && knock(route.remote, e.store_port, "store", pass_of(*token), end).kind != Answer::Kind::refused)
+      return *token;
+    std::this_thread::sleep_for(50ms);  // it is written as soon as the port is open
+  }
+  throw_error<CommError>(
+      "[rendezvous] rank 0 keeps strangers out of the store at {} by a token in '{}', which this rank does not see; "
+      "run "
+      "all ranks as one user with one home, or set BONFIRE_TOKEN to the same secret for all of them",
+      where, file->path().string());
 }
 
 // A store that, when it is dropped, says farewell; the server of rank 0 leaves last, so that nobody's fails.
@@ -67,12 +115,9 @@ std::string own_address(const Environment& e, milliseconds timeout) {
   return reach(e.master_address, e.store_port, timeout).local;
 }
 
-std::string described(const std::string& address) {
-  return nlohmann::json{{"host", host_name()},
-                        {"address", address},
-                        {"machine", machine_id()},
-                        {"process", ::getpid()},
-                        {"version", library_version()}}
+std::string described(const std::string& address, const Settings& settings) {
+  return nlohmann::json{{"host", host_name()},   {"address", address},           {"machine", machine_id()},
+                        {"process", ::getpid()}, {"version", library_version()}, {"settings", encode(settings)}}
       .dump();
 }
 
@@ -125,6 +170,17 @@ void wait_for_all(Store& store, const Environment& e, milliseconds timeout) {
       e.world, static_cast<double>(timeout.count()) / 1000, fmt::join(roll.missing, ", "), fmt::join(roll.here, ", "));
 }
 
+// Before groups are made, which ranks with other settings would never become. Nobody leaves before all have read: who
+// does may take the store along, and whoever started the ranks ends the others.
+[[noreturn]] void refuse(Store& store, const Environment& e, const std::string& difference) {
+  store.set(fmt::format("rendezvous/compared/{}", e.rank), "");
+  try {
+    store.wait(keys_of_all(e.world, "compared"), 5s);
+  } catch (const Error&) {  // one died meanwhile
+  }
+  throw_error<ConfigError>("[fleet] the ranks differ: {}; give all ranks the same", difference);
+}
+
 void count_local_ranks(Rendezvous& job) {
   const std::string& here = job.peers.at(static_cast<size_t>(job.environment.rank)).machine;
   job.environment.local_world = static_cast<int>(
@@ -155,12 +211,14 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
   if (environment.starter == Starter::nobody)
     return {environment, {{0, host_name(), "127.0.0.1", machine_id(), ::getpid()}}, nullptr};
   Environment e = environment;
-  std::shared_ptr<StoreServer> server = e.holds_store() ? serve(e) : nullptr;
+  std::shared_ptr<StoreServer> server = e.holds_store() ? open_store(e) : nullptr;
   if (server != nullptr) e.store_port = server->port();
+  if (server == nullptr && TokenFile::needed(e)) e.token = token_of_rank_zero(e, options.timeout);
   std::shared_ptr<Store> store =
       connect_store({.host = e.master_address,
                      .port = e.store_port,
                      .token = e.token,
+                     .tls = read_tls(),
                      .generation = e.generation,
                      .caller = fmt::format("rank {}", e.rank),
                      .holder = e.starter == Starter::bonfire ? "node 0's launcher" : "rank 0",
@@ -168,10 +226,16 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
                      .silence = e.node_timeout});
   if (e.starter != Starter::bonfire) store = with_farewell(std::move(store), std::move(server), e);
 
-  store->set(key_of(e.rank), described(own_address(e, options.timeout)));
+  store->set(key_of(e.rank), described(own_address(e, options.timeout), options.settings));
   wait_for_all(*store, e, options.timeout);
   Rendezvous job{e, {}, store};
-  for (int rank = 0; rank < e.world; ++rank) job.peers.push_back(peer_from(rank, store->get(key_of(rank), 30s)));
+  std::vector<Settings> settings;
+  for (int rank = 0; rank < e.world; ++rank) {
+    const std::string text = store->get(key_of(rank), 30s);
+    job.peers.push_back(peer_from(rank, text));
+    settings.push_back(decode_settings(nlohmann::json::parse(text).at("settings")));
+  }
+  if (const std::string difference = difference_in_words(settings); !difference.empty()) refuse(*store, e, difference);
   if (!e.knows_local_world) count_local_ranks(job);
   return job;
 }

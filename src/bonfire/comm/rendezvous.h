@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bonfire/comm/environment.h"
+#include "bonfire/comm/same_settings.h"
 #include "bonfire/comm/store.h"
 
 namespace bonfire::comm {
@@ -36,10 +37,12 @@ struct Rendezvous {
 
 struct MeetOptions {
   std::chrono::milliseconds timeout{300'000};  // for all ranks to come
+  Settings settings = {};                      // that must be the same on all of them
 };
 
 // A collective call of all ranks. TimeoutError names the ranks that never came; CommError a rank with another version
-// of Bonfire, or why the store cannot be reached; ConfigError an interface that cannot be used.
+// of Bonfire, or why the store cannot be reached; ConfigError an interface that cannot be used, or settings that differ
+// (comm/same_settings.h).
 Rendezvous meet(const Environment& environment, const MeetOptions& options = {});
 
 std::string library_version();  // "0.1.0"

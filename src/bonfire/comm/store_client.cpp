@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/gate.h"
 #include "bonfire/comm/network.h"
+#include "bonfire/comm/secret.h"
 #include "bonfire/comm/store.grpc.pb.h"
 #include "bonfire/comm/wait_notice.h"
 
@@ -21,8 +23,16 @@ namespace {
 using grpc::Status;
 using grpc::StatusCode;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+constexpr const char* kCallerAtGate = "store";
+
+// "[::1]" is ::1
+std::string bare(const std::string& host) {
+  return host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
+}
 
 // A literal as gRPC's names have it: no look-up, and no proxy.
 std::string target_of(const std::string& literal, int port) {
@@ -36,8 +46,18 @@ milliseconds pings_after(milliseconds silence) {
   return std::clamp(silence / 4, milliseconds(500), milliseconds(5'000));
 }
 
-grpc::ChannelArguments channel_arguments(milliseconds silence) {
+std::shared_ptr<grpc::ChannelCredentials> credentials_of(const Tls& tls) {
+  if (!tls.on()) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({tls.authorities, tls.key, tls.certificate});
+}
+
+grpc::ChannelArguments channel_arguments(const StoreClientOptions& options) {
+  const milliseconds silence = options.silence;
   grpc::ChannelArguments arguments;
+  // What gRPC says to a proxy, it says to the store's gate.
+  arguments.SetString("grpc.http_connect_server", kCallerAtGate);
+  arguments.SetString("grpc.http_connect_headers", fmt::format("{}:{}", kPassHeader, pass_of(options.token)));
+  if (options.tls.on()) arguments.SetSslTargetNameOverride(bare(options.host));  // not that of the address it has
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // the least time in which one may connect
@@ -67,23 +87,19 @@ class GrpcStore final : public Store {
     caller_.set_name(options.caller);
     if (options.generation) caller_.set_generation(*options.generation);
 
-    const auto end = std::chrono::system_clock::now() + options.connect_timeout;
+    const auto end = Clock::now() + options.connect_timeout;
     WaitNotice notice(options.caller);
     Route route = reach(options.host, options.port, options.connect_timeout, {}, [&](const std::string& reasons) {
       if (options.holder.empty()) return;
       notice.look([&] { return fmt::format("{} to open the store at {} ({})", options.holder, where_, reasons); });
     });
+    const auto now = Clock::now();  // a busy host may take a while to answer
+    const auto deadline = std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000));
     literal_ = route.remote;
-    std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
-        target_of(literal_, options.port), grpc::InsecureChannelCredentials(), channel_arguments(options.silence));
-    const auto now = std::chrono::system_clock::now();  // a busy host may take a while to answer
-    if (!channel->WaitForConnected(std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000))))
-      throw_error<CommError>(
-          "[store] {} answers, but it is not a store of Bonfire's; another program has this port (torchrun's agent "
-          "keeps MASTER_PORT for itself: BONFIRE_STORE_PORT names another)",
-          where_);
-    stub_ = wire::Store::NewStub(channel);
-    wait({}, milliseconds(10'000));  // refused callers learn it here
+    ask_at_the_gate(route.remote, options, deadline);
+    stub_ = wire::Store::NewStub(grpc::CreateCustomChannel(target_of(route.remote, options.port),
+                                                           credentials_of(options.tls), channel_arguments(options)));
+    greet(deadline, options.tls.on());
   }
 
   ~GrpcStore() override {
@@ -147,7 +163,6 @@ class GrpcStore final : public Store {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr milliseconds kBetweenTries{100}, kLongestQuestion{1'000};
 
   std::string put(const std::string& key, const std::string& value, bool unless_set) {
@@ -224,6 +239,42 @@ class GrpcStore final : public Store {
     return number;
   }
 
+  // Says in words what gRPC would hide: it tries again whatever it is answered.
+  void ask_at_the_gate(const std::string& literal, const StoreClientOptions& options, Clock::time_point deadline) {
+    const Answer answer = knock(literal, options.port, kCallerAtGate, pass_of(options.token), deadline);
+    if (answer.kind == Answer::Kind::refused)
+      throw_error<CommError>(
+          "[store] {} refuses this caller: the job's token is another one; is another job using this port?", where_);
+    if (answer.kind == Answer::Kind::none)
+      throw_error<CommError>(
+          "[store] {} answers, but it is not a store of Bonfire's; another program has this port (torchrun's agent "
+          "keeps MASTER_PORT for itself: BONFIRE_STORE_PORT names another)",
+          where_);
+    if ((answer.manner == kTlsManner) == options.tls.on()) return;
+    throw_error<CommError>(
+        "[store] {}; set BONFIRE_TLS_CERT, BONFIRE_TLS_KEY and BONFIRE_TLS_CA on all hosts of a job, or on none",
+        options.tls.on() ? fmt::format("this process uses TLS, but the store at {} does not", where_)
+                         : fmt::format("the store at {} uses TLS, but this process does not", where_));
+  }
+
+  // The first call. The gate may be crowded when the channel comes to it; but what TLS refuses, it will refuse again.
+  void greet(Clock::time_point deadline, bool tls) {
+    wire::WaitRequest request;
+    *request.mutable_caller() = caller_;
+    for (;;) {
+      wire::WaitReply reply;
+      grpc::ClientContext context;
+      const Status status = stub_->Wait(limited(context, milliseconds(10'000)), request, &reply);
+      if (status.error_code() == StatusCode::UNAVAILABLE && tls)
+        throw_error<CommError>(
+            "[store] no TLS with the store at {}: {}; are both certificates signed by an authority of the other's "
+            "BONFIRE_TLS_CA, and is the store's one for this name?",
+            where_, status.error_message());
+      if (status.error_code() != StatusCode::UNAVAILABLE || Clock::now() >= deadline)
+        return check(status, "greet this caller", milliseconds(10'000));
+    }
+  }
+
   static wire::BeatRequest beat_of(const LifeSign& mine) {
     wire::BeatRequest request;
     request.mutable_mine()->set_rank(mine.rank);
@@ -274,6 +325,11 @@ class GrpcStore final : public Store {
 
   static std::string quoted(const std::vector<std::string>& keys) {
     return fmt::format("'{}'", fmt::join(keys, "', '"));
+  }
+
+  static grpc::ClientContext* limited(grpc::ClientContext& context, milliseconds timeout) {
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    return &context;
   }
 
   void check(const Status& status, const std::string& action, milliseconds timeout) const {

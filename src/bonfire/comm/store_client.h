@@ -11,6 +11,7 @@
 #include <string>
 
 #include "bonfire/comm/store.h"
+#include "bonfire/comm/tls.h"
 
 namespace bonfire::comm {
 
@@ -18,6 +19,7 @@ struct StoreClientOptions {
   std::string host = "127.0.0.1";  // name, IPv4 or IPv6 literal
   int port = 0;
   std::string token = {};
+  Tls tls = {};                            // with which the server's certificate must be one for `host`
   std::optional<int64_t> generation = {};  // of the rank; none: a launcher
   std::string caller = {};                 // who this is, for messages: "rank 3"
   std::string holder = {};                 // who opens the store, for messages: "rank 0"

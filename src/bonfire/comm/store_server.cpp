@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 
+#include <atomic>
 #include <charconv>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -14,7 +16,10 @@
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/interrupted.h"
+#include "bonfire/comm/gate.h"
 #include "bonfire/comm/network.h"
+#include "bonfire/comm/secret.h"
 #include "bonfire/comm/store.grpc.pb.h"
 #include "bonfire/comm/vigil.h"
 
@@ -25,19 +30,10 @@ namespace {
 using grpc::Status;
 using grpc::StatusCode;
 
-// Takes as long for a wrong token as for the right one.
-bool same_secret(const std::string& given, const std::string& expected) {
-  unsigned difference = given.size() != expected.size();
-  for (size_t i = 0; i < given.size(); ++i)
-    difference |= static_cast<unsigned char>(given[i]) ^
-                  static_cast<unsigned char>(expected.empty() ? 0 : expected[i % expected.size()]);
-  return difference == 0;
-}
-
 class Service final : public wire::Store::CallbackService {
  public:
   explicit Service(const StoreServerOptions& options)
-      : token_(options.token), on_frozen_(options.on_frozen), vigil_(options.silence) {}
+      : token_(options.token), on_frozen_(options.on_frozen), vigil_(options.silence), ranks_(options.ranks) {}
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context, const wire::SetRequest* request,
                                 wire::SetReply* reply) override {
@@ -99,7 +95,7 @@ class Service final : public wire::Store::CallbackService {
       const wire::LifeSign& mine = request->mine();
       if (request->farewell())
         vigil_.forget(mine.rank());
-      else if (request->has_mine())
+      else if (request->has_mine() && mine.rank() >= 0 && mine.rank() < ranks_)
         vigil_.hear({mine.rank(), mine.name(), mine.doing(), mine.has_host() ? mine.host() : -1}, Vigil::Clock::now());
       if (request->has_host())
         vigil_.hear_host(request->host(), Vigil::Clock::now(), std::chrono::milliseconds(request->answer()));
@@ -147,6 +143,11 @@ class Service final : public wire::Store::CallbackService {
       }
     }
     for (Waiter* waiter : late) waiter->Finish(too_old(waiter->request.caller(), generation));
+  }
+
+  void expect_ranks(int ranks) {
+    std::lock_guard lock(mutex_);
+    ranks_ = ranks;
   }
 
   void close() {
@@ -251,6 +252,7 @@ class Service final : public wire::Store::CallbackService {
   const std::function<void(const LifeSign&, int64_t)> on_frozen_;
   mutable std::mutex mutex_;  // for all below
   Vigil vigil_;
+  int ranks_;
   int64_t generation_ = 0;
   Values of_ranks_, of_launchers_;  // of_ranks_: of this generation
   std::set<Waiter*> waiting_;
@@ -259,53 +261,79 @@ class Service final : public wire::Store::CallbackService {
   bool closed_ = false;
 };
 
+std::shared_ptr<grpc::ServerCredentials> credentials_of(const Tls& tls) {
+  if (!tls.on()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.authorities;
+  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
+// gRPC serves those whom the gate lets in, and nobody else: it reads a message before it can be asked whose it is.
 class GrpcStoreServer final : public StoreServer {
  public:
-  explicit GrpcStoreServer(const StoreServerOptions& options) : service_(options) {
+  explicit GrpcStoreServer(const StoreServerOptions& options)
+      : service_(options),
+        gate_({.address = resolve(options.address),
+               .port = options.port,
+               .pass = pass_of(options.token),
+               .manner = options.tls.on() ? kTlsManner : kPlainManner}),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     gpr_set_log_function([](gpr_log_func_args*) {});  // what goes wrong is said in our own words
-    std::string address = resolve(options.address);
-    check_can_listen(address, options.port);
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(host_and_port(address, options.port), grpc::InsecureServerCredentials(), &port_);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // two jobs must not share a port
+    door_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_of(options.tls));
     // Clients ask often whether this process still lives.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-    // A message is read before its token is: strangers must not be able to fill the memory.
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
     builder.SetMaxReceiveMessageSize(kLongestMessage);
     builder.SetMaxSendMessageSize(-1);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0)
-      throw_error<CommError>("[store] cannot listen on {}; choose another port", host_and_port(address, options.port));
-    watch_ = std::thread([this] {
-      std::unique_lock lock(mutex_);
-      while (!stopped_.wait_for(lock, Vigil::kLook, [&] { return stop_; })) service_.look_for_frozen_ranks();
-    });
+    if (server_ == nullptr)
+      throw_error<CommError>(
+          "[store] gRPC cannot serve on {}{}", host_and_port(options.address, options.port),
+          options.tls.on() ? "; do BONFIRE_TLS_CERT and BONFIRE_TLS_KEY name a certificate and its key (PEM)?" : "");
+    watch_ = std::thread([this] { run(); });
   }
   ~GrpcStoreServer() override {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    stopped_.notify_all();
+    stop_ = true;
+    ::eventfd_write(wake_.get(), 1);
     watch_.join();
     service_.close();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   }
 
-  int port() const override { return port_; }
+  int port() const override { return gate_.port(); }
   void begin_generation(int64_t generation) override { service_.begin_generation(generation); }
   std::map<int, HostSign> hosts() const override { return service_.hosts(); }
+  void expect_ranks(int ranks) override { service_.expect_ranks(ranks); }
 
  private:
+  void run() {
+    auto look = Vigil::Clock::now() + Vigil::kLook;
+    while (!stop_) {
+      pollfd sources[] = {{gate_.descriptor(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+      if (base::poll_until(sources, look) > 0)
+        for (Gate::Caller& caller : gate_.take()) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+          connection.fd = caller.socket.release();
+          door_->HandleNewConnection(&connection);
+        }
+      if (Vigil::Clock::now() < look) continue;
+      service_.look_for_frozen_ranks();
+      look = Vigil::Clock::now() + Vigil::kLook;
+    }
+  }
+
   Service service_;
+  Gate gate_;
+  FileDescriptor wake_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
   // No std::jthread: what of it is inline would be compiled here without TSan, and taken for all (cmake/grpc.cmake).
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool stop_ = false;
+  std::atomic<bool> stop_ = false;
   std::thread watch_;
 };
 

@@ -4,6 +4,7 @@
 #include "bonfire/base/file.h"
 #include "bonfire/data/cifar.h"
 #include "bonfire/data/idx.h"
+#include "bonfire/data/labels.h"
 #include "bonfire/data/records.h"
 #include "bonfire/data/text.h"
 #include "bonfire/data/transforms.h"
@@ -17,7 +18,9 @@ namespace fs = std::filesystem;
 
 class Check {
  public:
-  explicit Check(const fs::path& folder) : folder_(folder) { report_.kind = require_kind(folder); }
+  Check(const fs::path& folder, std::optional<int64_t> classes) : folder_(folder), classes_(classes) {
+    report_.kind = require_kind(folder);
+  }
 
   CheckReport run() {
     switch (report_.kind) {
@@ -27,6 +30,7 @@ class Check {
       case SourceKind::records:
         for (Split split : {Split::train, Split::test})
           attempt([&] { check_samples(*load_records(folder_, split), split); });
+        check_labels();
         break;
       case SourceKind::pictures:
         attempt([&] {
@@ -35,6 +39,7 @@ class Check {
           check_samples(*source.train, Split::train);
           check_samples(*source.test, Split::test);
         });
+        check_labels();
     }
     return std::move(report_);
   }
@@ -63,6 +68,16 @@ class Check {
       });
   }
 
+  // Of what can be opened as a whole; what keeps it from that is among the faults already.
+  void check_labels() {
+    try {
+      for (const std::string& fault : label_faults(open_images(folder_), classes_))
+        report_.faults.push_back(fmt::format("[data] {}: {}", folder_.string(), fault));
+    } catch (const DataError&) {
+      BONFIRE_CHECK(!report_.faults.empty());
+    }
+  }
+
   // Each file alone, then how they fit together.
   void check_mnist() {
     for (Split split : {Split::train, Split::test})
@@ -71,6 +86,7 @@ class Check {
         for (const fs::path& file : mnist_files(folder_, split)) whole = attempt([&] { read_idx(file); }) && whole;
         if (whole) samples(split) = load_mnist(folder_, split)->size();
       });
+    check_labels();
   }
 
   void check_cifar() {
@@ -82,6 +98,7 @@ class Check {
           parse_cifar(file.bytes(), path.string(), cifar_classes(folder_), images, labels);
           samples(split) += static_cast<int64_t>(labels.size());
         });
+    check_labels();
   }
 
   void check_text() {
@@ -101,11 +118,12 @@ class Check {
   }
 
   fs::path folder_;
+  std::optional<int64_t> classes_;
   CheckReport report_;
 };
 
 }  // namespace
 
-CheckReport check_data(const fs::path& folder) { return Check(folder).run(); }
+CheckReport check_data(const fs::path& folder, std::optional<int64_t> classes) { return Check(folder, classes).run(); }
 
 }  // namespace bonfire::data

@@ -26,6 +26,8 @@ Sample encoded_image_sample(std::vector<std::byte> file, int64_t label, std::str
   return sample;
 }
 
+int64_t Dataset::label(int64_t index) const { return label_of(get(index)); }
+
 int64_t label_of(const Sample& sample) {
   int64_t label = 0;
   BONFIRE_CHECK(sample.label.dtype == DType::i64 && sample.label.bytes.size() == sizeof label);

@@ -32,7 +32,8 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Sample get(int64_t index) const = 0;  // DataError naming the file when it cannot be read
-  virtual std::vector<std::string> class_names() const { return {}; }
+  virtual int64_t label(int64_t index) const;   // of a class label, without its image where that can be
+  virtual std::vector<std::string> class_names() const { return {}; }  // UTF-8
 };
 
 // Which sample a transform is working on, and where its random numbers come from.

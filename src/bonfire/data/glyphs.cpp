@@ -108,6 +108,13 @@ void draw_line(Canvas& canvas, Point a, Point b, float radius) {
   }
 }
 
+uint64_t stream_of(int64_t index, Split split) {
+  return 2 * static_cast<uint64_t>(index) + (split == Split::test ? 1 : 0);
+}
+
+// The first of an image's draws.
+size_t draw_label(Draws& draw) { return static_cast<size_t>(draw() * kClasses); }
+
 }  // namespace
 
 Glyphs::Glyphs(const GlyphsOptions& options) : options_(options) {
@@ -116,9 +123,8 @@ Glyphs::Glyphs(const GlyphsOptions& options) : options_(options) {
 
 Sample Glyphs::get(int64_t index) const {
   BONFIRE_CHECK(index >= 0 && index < options_.size);
-  uint64_t stream = 2 * static_cast<uint64_t>(index) + (options_.split == Split::test ? 1 : 0);
-  Draws draw(options_.seed, stream);
-  auto label = static_cast<size_t>(draw() * kClasses);
+  Draws draw(options_.seed, stream_of(index, options_.split));
+  const size_t label = draw_label(draw);
   Hand hand(draw);
   float radius = draw.between(0.6F, 1.7F), strength = draw.between(0.55F, 1), noise = draw.between(0.02F, 0.3F);
 
@@ -133,6 +139,12 @@ Sample Glyphs::get(int64_t index) const {
     pixels[i] = static_cast<std::byte>(std::lround(255 * std::clamp(value, 0.0F, 1.0F)));
   }
   return image_sample(std::move(pixels), {kSide, kSide, 1}, static_cast<int64_t>(label));
+}
+
+int64_t Glyphs::label(int64_t index) const {
+  BONFIRE_CHECK(index >= 0 && index < options_.size);
+  Draws draw(options_.seed, stream_of(index, options_.split));
+  return static_cast<int64_t>(draw_label(draw));
 }
 
 std::vector<std::string> Glyphs::class_names() const {

@@ -19,6 +19,7 @@ class Glyphs final : public Dataset {
   explicit Glyphs(const GlyphsOptions& options = {});  // ConfigError when size is negative
   int64_t size() const override { return options_.size; }
   Sample get(int64_t index) const override;  // u8 [28, 28, 1]
+  int64_t label(int64_t index) const override;
   std::vector<std::string> class_names() const override;
 
  private:

@@ -8,6 +8,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/base/hash.h"
+#include "bonfire/data/unicode.h"
 
 namespace bonfire::data {
 
@@ -166,7 +167,9 @@ Classes take_share(Classes& classes, double share) {
 }  // namespace
 
 ImageFolder::ImageFolder(fs::path folder, std::vector<File> files, std::vector<std::string> names)
-    : folder_(std::move(folder)), files_(std::move(files)), names_(std::move(names)) {}
+    : folder_(std::move(folder)), files_(std::move(files)), names_(std::move(names)) {
+  for (std::string& name : names_) name = unicode::readable(name);
+}
 
 fs::path ImageFolder::path(int64_t index) const {
   BONFIRE_CHECK(index >= 0 && index < size());

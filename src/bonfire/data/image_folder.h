@@ -24,7 +24,8 @@ class ImageFolder final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
   Sample get(int64_t index) const override;  // u8 [bytes]
-  std::vector<std::string> class_names() const override { return names_; }
+  int64_t label(int64_t index) const override { return files_.at(static_cast<size_t>(index)).label; }
+  std::vector<std::string> class_names() const override { return names_; }  // bytes that are not UTF-8 as \xE9
   std::filesystem::path path(int64_t index) const;
 
  private:

@@ -150,12 +150,20 @@ Records::Records(const fs::path& folder, Split split) {
                            classes_ - 1, names_.size(), kRemedy);
 }
 
-Sample Records::get(int64_t index) const {
+Records::Place Records::place_of(int64_t index) const {
   BONFIRE_CHECK(index >= 0 && index < size());
   auto behind = std::upper_bound(begins_.begin(), begins_.end(), index);
   auto number = static_cast<size_t>(behind - begins_.begin()) - 1;
-  const RecordShard& shard = shards_[number];
-  int64_t record = index - begins_[number];
+  return {shards_[number], index - begins_[number]};
+}
+
+int64_t Records::label(int64_t index) const {
+  const auto [shard, record] = place_of(index);
+  return shard.entry(record).label;
+}
+
+Sample Records::get(int64_t index) const {
+  const auto [shard, record] = place_of(index);
   std::span<const std::byte> bytes = shard.read(record, index);
   RecordEntry e = shard.entry(record);
   Shape shape = e.channels == 0 ? Shape{e.bytes} : Shape{e.height, e.width, e.channels};

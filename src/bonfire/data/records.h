@@ -54,11 +54,18 @@ class Records final : public Dataset {
 
   int64_t size() const override { return begins_.back(); }
   Sample get(int64_t index) const override;  // u8 [H, W, C], or u8 [bytes] for a file that is not decoded
+  int64_t label(int64_t index) const override;
   std::vector<std::string> class_names() const override { return names_; }
   int64_t classes() const { return classes_; }  // the largest label + 1; the index has them all
   const std::vector<RecordShard>& shards() const { return shards_; }
 
  private:
+  struct Place {
+    const RecordShard& shard;
+    int64_t record;
+  };
+  Place place_of(int64_t index) const;
+
   std::vector<base::MappedFile> files_;
   std::vector<RecordShard> shards_;
   std::vector<int64_t> begins_{0};  // number of each shard's first sample, and behind the last

@@ -22,17 +22,20 @@ bool has_idx_files(const fs::path& folder) {
   return false;
 }
 
-// Labels must name a class. All are looked at: a wrong one would only show as a strange loss.
 int64_t count_classes(const Dataset& dataset) {
   int64_t most = -1;
-  for (int64_t i = 0; i < dataset.size(); ++i) most = std::max(most, label_of(dataset.get(i)));
+  for (int64_t i = 0; i < dataset.size(); ++i) most = std::max(most, dataset.label(i));
   return most + 1;
 }
 
-ImageSource open_stored(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test) {
+ImageSource open_stored(std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> test, int64_t known) {
   int64_t classes = std::max(count_classes(*train), count_classes(*test));
   std::vector<std::string> names = train->class_names();
-  return {.train = std::move(train), .test = std::move(test), .classes = classes, .class_names = std::move(names)};
+  return {.train = std::move(train),
+          .test = std::move(test),
+          .classes = classes,
+          .known_classes = known,
+          .class_names = std::move(names)};
 }
 
 ImageSource open_records(const fs::path& folder) {
@@ -74,14 +77,20 @@ SourceKind require_kind(const fs::path& folder) {
 
 ImageSource open_images(const fs::path& folder, double test_share) {
   switch (require_kind(folder)) {
-    case SourceKind::mnist: return open_stored(load_mnist(folder, Split::train), load_mnist(folder, Split::test));
-    case SourceKind::cifar: return open_stored(load_cifar(folder, Split::train), load_cifar(folder, Split::test));
+    case SourceKind::mnist:
+      return open_stored(load_mnist(folder, Split::train), load_mnist(folder, Split::test), kMnistClasses);
+    case SourceKind::cifar:
+      return open_stored(load_cifar(folder, Split::train), load_cifar(folder, Split::test), cifar_classes(folder));
     case SourceKind::records: return open_records(folder);
     case SourceKind::pictures: {
       ImageFolders folders = load_image_folders(folder, test_share);
       std::vector<std::string> names = folders.train->class_names();
-      return {folders.train, folders.test,           static_cast<int64_t>(names.size()),
-              names,         folders.split_by_share, folders.passed_over};
+      return {.train = folders.train,
+              .test = folders.test,
+              .classes = static_cast<int64_t>(names.size()),
+              .class_names = names,
+              .split_by_share = folders.split_by_share,
+              .passed_over = folders.passed_over};
     }
     case SourceKind::text: throw_error<DataError>("[data] {} holds text, expected images", folder.string());
   }

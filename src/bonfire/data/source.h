@@ -22,6 +22,7 @@ SourceKind require_kind(const std::filesystem::path& folder);
 struct ImageSource {
   std::shared_ptr<const Dataset> train, test;
   int64_t classes = 0;
+  std::optional<int64_t> known_classes = {};  // at most so many, as data of this kind has; empty: any number
   std::vector<std::string> class_names = {};  // may be empty
   bool split_by_share = false;                // the test part is test_share of the pictures
   std::string passed_over = {};               // pictures that cannot be read, in words; empty: none

@@ -70,6 +70,7 @@ class TransformedDataset final : public Dataset {
       : dataset_(std::move(dataset)), transform_(std::move(transform)) {}
   int64_t size() const override { return dataset_->size(); }
   Sample get(int64_t index) const override;
+  int64_t label(int64_t index) const override { return dataset_->label(index); }
   std::vector<std::string> class_names() const override { return dataset_->class_names(); }
 
  private:

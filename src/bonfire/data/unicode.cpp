@@ -1,5 +1,7 @@
 #include "bonfire/data/unicode.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 
@@ -63,6 +65,19 @@ std::optional<size_t> first_bad_byte(std::string_view utf8) {
     at += length;
   }
   return {};
+}
+
+std::string readable(std::string_view bytes) {
+  std::string text;
+  for (size_t at = 0; at < bytes.size();) {
+    const auto [c, length] = decode_one(bytes, at);
+    if (c == kReplacement && length == 1)
+      text += fmt::format("\\x{:02X}", static_cast<unsigned char>(bytes[at]));
+    else
+      text += bytes.substr(at, length);
+    at += length;
+  }
+  return text;
 }
 
 void append_utf8(std::string& text, char32_t c) {

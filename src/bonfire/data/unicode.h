@@ -13,6 +13,7 @@ namespace bonfire::data::unicode {
 // The code points of a text; a byte that is no UTF-8 becomes U+FFFD.
 std::vector<char32_t> decode(std::string_view utf8);
 std::optional<size_t> first_bad_byte(std::string_view utf8);  // its position; empty when all is UTF-8
+std::string readable(std::string_view bytes);  // UTF-8: each byte that is none becomes \xE9, in four characters
 void append_utf8(std::string& text, char32_t code_point);
 
 bool is_space(char32_t c);        // blank, tab, ends of lines and paragraphs, category Zs

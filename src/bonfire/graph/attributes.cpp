@@ -7,9 +7,12 @@
 namespace bonfire {
 
 void Attributes::add(const Item& item) {
-  Entry entry{item.name, item.kind, static_cast<uint32_t>(words_.size()), 1};
+  Entry entry{item.name, static_cast<uint32_t>(words_.size()), 1, item.kind};
   if (item.kind == Kind::list) {
-    entry.count = static_cast<uint32_t>(item.list.size());
+    if (item.list.size() > kMostWords)
+      throw_error<ShapeError>("attribute '{}' has {} numbers; at most {} can be given", item.name, item.list.size(),
+                              kMostWords);
+    entry.count = static_cast<uint32_t>(item.list.size()) & kMostWords;
     words_.append(item.list);
   } else {
     words_.push_back(item.word);

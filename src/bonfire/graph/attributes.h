@@ -62,9 +62,12 @@ class Attributes {
  private:
   struct Entry {
     const char* name;
-    Kind kind;
-    uint32_t begin, count;  // of words_
+    uint32_t begin;  // of words_
+    uint32_t count : 24;
+    Kind kind : 8;
   };
+  static constexpr size_t kMostWords = (1U << 24) - 1;  // of one list
+  static_assert(sizeof(Entry) == 16);                   // a node has several
 
   void add(const Item& item);
   const Entry* find(std::string_view name) const;

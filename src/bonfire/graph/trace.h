@@ -13,7 +13,12 @@
 
 namespace bonfire {
 
-void mix_spec(base::Hash128& hash, const TensorSpec& spec);
+inline void mix_spec(base::Hash128& hash, const TensorSpec& spec) {
+  hash.mix((static_cast<uint64_t>(spec.dtype) << 40) | (static_cast<uint64_t>(spec.device.type) << 32) |
+           (static_cast<uint64_t>(static_cast<uint16_t>(spec.device.index)) << 8) |
+           static_cast<uint64_t>(spec.shape.rank()));
+  for (int64_t extent : spec.shape) hash.mix(static_cast<uint64_t>(extent));
+}
 
 struct Assignment {
   Variable variable;

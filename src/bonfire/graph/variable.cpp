@@ -4,12 +4,14 @@
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/graph/variable_copies.h"
+#include "bonfire/graph/variable_moves.h"
 
 namespace bonfire {
 
 namespace {
 
 thread_local const VariableCopies* current_copies = nullptr;
+std::atomic<uint64_t> moves{0};
 
 const Variable* copy_here(const Variable& variable) {
   return current_copies == nullptr ? nullptr : current_copies->find(variable);
@@ -55,6 +57,9 @@ void keep_for_holders(VariableState& state) {
 }  // namespace
 
 VariableState::~VariableState() = default;
+
+uint64_t variable_moves() { return moves.load(std::memory_order_relaxed); }
+void note_variable_move() { moves.fetch_add(1, std::memory_order_relaxed); }
 
 void VariableCopies::add(const Variable& original, Device device) {
   Variable& copy = copies_[&original.state()];
@@ -150,6 +155,7 @@ void Variable::move_to(Device target) const {
   state_->spec.device = target;
   state_->layout = {};
   state_->layout_fixed = false;
+  note_variable_move();
   state_->gradient_is_clear = true;
   state_->buffer = {std::make_shared<Storage>(target, bytes.size())};
   load(bytes);

@@ -97,6 +97,8 @@ std::unique_ptr<comm::StoreServer> serve(const NodeOptions& options, const OnFro
   return comm::serve_store({.address = address,
                             .port = options.port,
                             .token = options.token,
+                            .tls = comm::read_tls(),
+                            .ranks = options.nodes == 1 ? options.ranks : 0,  // many hosts': once they have come
                             .silence = options.rank_silence,
                             .on_frozen = on_frozen});
 }
@@ -193,6 +195,7 @@ struct Talk {
     return comm::connect_store({.host = options.address,
                                 .port = options.port,
                                 .token = options.token,
+                                .tls = comm::read_tls(),
                                 .caller = fmt::format("{} of node {}", role, options.node),
                                 .holder = "node 0's launcher",
                                 .connect_timeout = options.timeout,
@@ -394,6 +397,7 @@ class Chief {
                                  {"max_restarts", options_.max_restarts}}
                                 .dump());
     json plan = make_plan();
+    if (!plan.contains("refused")) talk_->server->expect_ranks(plan.at("world"));
     store_->set("plan", plan.dump());
     if (plan.contains("refused")) return;
     for (int64_t generation = 0;; ++generation) {

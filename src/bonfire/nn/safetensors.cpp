@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/private_file.h"
+#include "bonfire/nn/weights_checksum.h"
 
 namespace bonfire::nn {
 
@@ -358,6 +360,7 @@ SafetensorsFile SafetensorsFile::from_bytes(std::span<const std::byte> bytes, co
   auto twice = std::ranges::adjacent_find(file.by_name_, {}, name);
   if (twice != file.by_name_.end())
     throw_error<DataError>("[safetensors] {}: the name {} appears twice", source, printable(name(*twice)));
+  require_checksum(file.entries_, file.metadata_, source);
   return file;
 }
 
@@ -384,7 +387,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   std::string header = make_header(ordered, metadata, target);
   std::vector<std::span<const std::byte>> chunks{std::as_bytes(std::span(header))};
   for (const TensorEntry* entry : ordered) chunks.push_back(entry->bytes);
-  base::write_file_atomically(path, chunks);
+  base::write_private_file(path, chunks);
 }
 
 }  // namespace bonfire::nn

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/weights_checksum.h"
 
 namespace bonfire::nn {
 
@@ -146,7 +147,8 @@ LoadReport load_state_dict(const StateDict& target, const StateDict& values, Loa
 }
 
 void save_state_dict(const StateDict& state, const std::filesystem::path& file, const SafetensorsMetadata& metadata) {
-  write_safetensors(file, StateCopy(state).entries(), metadata);
+  StateCopy values(state);
+  write_safetensors(file, values.entries(), with_checksum(values.entries(), metadata));
 }
 
 size_t bytes_of(const StateDict& state) {

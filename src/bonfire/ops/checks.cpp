@@ -55,18 +55,19 @@ void require_activation(const InferContext& context) {
 }
 
 namespace {
-void require_one(std::string_view call, const std::string& role, const Tensor& tensor) {
-  if (!tensor.defined())
-    throw_error<GraphError>("[{}] {} is an undefined tensor{}; give it a value first", call, role, in_current_module());
+[[noreturn]] void fail_undefined(std::string_view call, std::string_view role) {
+  throw_error<GraphError>("[{}] {} is an undefined tensor{}; give it a value first", call, role, in_current_module());
 }
 }  // namespace
 
 void require_defined(std::string_view call, std::initializer_list<Argument> arguments) {
-  for (const auto& [role, tensor] : arguments) require_one(call, role, tensor);
+  for (const auto& [role, tensor] : arguments)
+    if (!tensor.defined()) fail_undefined(call, role);
 }
 
 void require_defined(std::string_view call, const char* role, std::span<const Tensor> list) {
-  for (size_t i = 0; i < list.size(); ++i) require_one(call, fmt::format("{} {}", role, i), list[i]);
+  for (size_t i = 0; i < list.size(); ++i)
+    if (!list[i].defined()) fail_undefined(call, fmt::format("{} {}", role, i));
 }
 
 Shape window_pair(const char* op, const char* what, const Shape& given, int64_t least) {

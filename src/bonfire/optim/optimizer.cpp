@@ -205,6 +205,27 @@ void Optimizer::set_lr(double lr) {
   for (Bucket& bucket : impl_->buckets) bucket.update.lr.set(lr * impl_->proportions[bucket.group]);
 }
 
+std::vector<std::pair<std::string, std::string>> Optimizer::settings() const {
+  const Settings& s = impl_->settings;
+  std::vector<std::pair<std::string, std::string>> list{{"optimizer", s.name}};
+  for (const Bucket& bucket : impl_->buckets) {  // of another device or type they repeat
+    const std::string group = bucket.group == 0 ? "" : fmt::format(" of group {}", bucket.group + 1);
+    list.emplace_back("lr" + group, fmt::format("{}", lr(bucket.group)));
+    list.emplace_back("weight_decay" + group, fmt::format("{}", bucket.update.weight_decay.get()));
+  }
+  const bool has_momentum = s.rule == OptimizerRule::momentum || s.rule == OptimizerRule::lars;
+  const bool has_betas =
+      s.rule == OptimizerRule::adam || s.rule == OptimizerRule::adamw || s.rule == OptimizerRule::lamb;
+  if (has_momentum) list.emplace_back("momentum", fmt::format("{}", s.first));
+  if (s.rule == OptimizerRule::momentum) list.emplace_back("nesterov", s.nesterov ? "true" : "false");
+  if (s.rule == OptimizerRule::lars) list.emplace_back("trust_coefficient", fmt::format("{}", s.second));
+  if (has_betas) list.emplace_back("betas", fmt::format("{} and {}", s.first, s.second));
+  if (s.eps != 0) list.emplace_back("eps", fmt::format("{}", s.eps));
+  if (s.rule == OptimizerRule::adagrad)
+    list.emplace_back("initial_accumulator_value", fmt::format("{}", s.initial_state));
+  return list;
+}
+
 const std::vector<Variable>& Optimizer::parameters() const { return impl_->parameters; }
 
 std::vector<std::pair<std::string, Variable>> Optimizer::state() const {

@@ -61,6 +61,9 @@ class Optimizer {
   double lr(size_t group) const;
   void set_lr(double lr);  // groups with a rate of their own keep their proportion to it
 
+  // How it updates, to be compared and shown: {"optimizer", "adam"}, {"lr", "0.001"}, {"betas", "0.9 and 0.999"} …
+  std::vector<std::pair<std::string, std::string>> settings() const;
+
   const std::vector<Variable>& parameters() const;  // those that are updated, in the order given
   // State tensors and counts of updates, for checkpoints: "fc.weight.momentum_buffer"; "step", i64 [parameter]: one
   // that has no gradient in a step is not updated, and its count stays. Parameters without a name are called by their

@@ -11,7 +11,6 @@
 #include "bonfire/autodiff/backward.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
-#include "bonfire/base/hash.h"
 #include "bonfire/comm/agreement.h"
 #include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/gloo/gloo_group.h"
@@ -24,6 +23,7 @@
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/step_state.h"
 #include "bonfire/parallel/all_devices.h"
+#include "bonfire/parallel/compared.h"
 #include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/passes/pass.h"
@@ -265,41 +265,6 @@ void after_update(const optim::Optimizer& optimizer) {
   if (job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
 }
 
-// 64 bits that differ when name, shape or type do.
-int64_t fingerprint(const std::string& name, const Variable& variable) {
-  base::Hash128 hash;
-  hash.mix(std::string_view(name));
-  hash.mix(static_cast<uint64_t>(variable.dtype()));
-  for (int64_t extent : variable.shape()) hash.mix(static_cast<uint64_t>(extent));
-  return static_cast<int64_t>(hash.low);
-}
-
-// Every rank learns of the first difference, and says the same.
-void require_same(comm::Group& group, const char* what, const nn::StateDict& variables) {
-  auto size = static_cast<size_t>(group.size());
-  std::vector<int64_t> own{static_cast<int64_t>(variables.size())};
-  std::vector<int64_t> counts(size);
-  group.all_gather({own.data(), 1, DType::i64}, {counts.data(), size, DType::i64});
-  for (size_t r = 0; r < size; ++r)
-    if (counts[r] != counts[0])
-      throw_error<CommError>(
-          "[fleet] the {} of rank 0 has {} parameters and buffers, that of rank {} has {}; all ranks must make the "
-          "same {}",
-          what, counts[0], r, counts[r], what);
-  own.clear();
-  for (const auto& [name, variable] : variables) own.push_back(fingerprint(name, variable));
-  std::vector<int64_t> all(size * own.size());
-  group.all_gather({own.data(), own.size(), DType::i64}, {all.data(), all.size(), DType::i64});
-  for (size_t i = 0; i < own.size(); ++i)
-    for (size_t r = 0; r < size; ++r)
-      if (all[r * own.size() + i] != all[i])
-        throw_error<CommError>(
-            "[fleet] parameter {} of the {} is '{}' {} here (rank {}), and another one on rank {}; all ranks must make "
-            "the same {}",
-            i, what, variables[i].name, to_string(variables[i].variable.spec()), group.rank(),
-            static_cast<size_t>(group.rank()) == r ? 0 : r, what);
-}
-
 void require_one_device(std::span<const Variable> variables) {
   for (const Variable& variable : variables)
     if (!(variable.device() == variables[0].device()))
@@ -316,16 +281,6 @@ void require_built(const DistributedStrategy& strategy) {
   };
   require(strategy.accumulate_steps == 1, "accumulate_steps");
   require(strategy.num_threads == usual.num_threads && !strategy.cpu_threads, "num_threads or cpu_threads");
-}
-
-// A rank with more communicators than its peers would wait for them for ever.
-void require_same_number(comm::Group& group, const char* option, int64_t number) {
-  std::vector<int64_t> all(static_cast<size_t>(group.size()));
-  group.all_gather({&number, 1, DType::i64}, {all.data(), all.size(), DType::i64});
-  for (size_t r = 0; r < all.size(); ++r)
-    if (all[r] != all[0])
-      throw_error<CommError>("[fleet] {} is {} on rank 0 and {} on rank {}; give all ranks the same strategy", option,
-                             all[0], all[r], r);
 }
 
 // Communicators are only added, unless ranks are now reduced by hosts: the nodes and plans of earlier optimizers stay
@@ -352,7 +307,9 @@ void init(int argc, char** argv, const Options& options) {
   if (!options.is_collective)
     throw_error<ConfigError>("[fleet] is_collective = false asks for parameter servers, which are not built yet");
   comm::Environment self = comm::read_environment({argv, argv + argc});
-  comm::Rendezvous rendezvous = comm::meet(self);
+  comm::Rendezvous rendezvous =
+      comm::meet(self, {.settings = {{"backend", options.backend},
+                                     {"collective_timeout", fmt::format("{}", options.collective_timeout)}}});
   bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
   if (!chosen && rendezvous.environment.local_world > 1) cpu::set_cpu_threads(rendezvous.environment.threads());
   if (rendezvous.store == nullptr) {
@@ -458,7 +415,7 @@ void distribute_model(const nn::Module& model) {
   for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);
   require_one_device(parameters);
   nn::StateDict variables = model.state_dict();
-  require_same(*self.group, "model", variables);
+  comm::require_same(*self.group, "distributed_model", compared_of(model));
   for (const auto& [name, variable] : variables) broadcast(*self.group, variable);
   std::vector<int64_t> names;
   auto add_name = [&, number = self.models.size() + 1](const std::string& name) {
@@ -489,15 +446,12 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   if (strategy.use_local_sgd) local.emplace(strategy, optimizer.lr());
   if (self.channel < 0) return;
   if (strategy.use_local_sgd.chosen) self.local = std::move(local);
+  comm::require_same(*self.group, "distributed_optimizer", compared_of(optimizer, strategy, options));
   self.traced_anew = self.traced_anew + 1;
   optim::Optimizer shared = optimizer;  // copies share everything
   shared.set_after_update(after_update);
   shared.set_condition(used_anywhere);
   require_one_device(optimizer.parameters());
-  nn::StateDict list;
-  for (const Variable& parameter : optimizer.parameters()) list.push_back({parameter.name(), parameter});
-  require_same(*self.group, "optimizer", list);
-  require_same_number(*self.group, "nccl_comm_num", options.communicators);
   std::shared_ptr<comm::Group> reducing = self.reducing;
   if (strategy.use_hierarchical_allreduce.chosen)
     reducing = strategy.use_hierarchical_allreduce ? group_by_hosts(self) : self.group;

@@ -83,7 +83,8 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
 }  // namespace detail
 
 // Gives every rank rank 0's parameters and buffers, and from now on averages the gradients of its parameters over the
-// ranks at the end of each backward(). CommError names the first parameter that differs in name, shape or type.
+// ranks at the end of each backward(). ConfigError where ranks have other models: it names the parameters that differ
+// in name, shape or type, or the modules, and the ranks.
 template <class Model>
 Model distributed_model(Model model) {
   detail::distribute_model(model);
@@ -92,7 +93,7 @@ Model distributed_model(Model model) {
 
 // Puts the gradients where they are reduced without being copied, and sets how the step is compiled: what the strategy
 // does not choose stays as it is, and leave() puts back what it has changed. ConfigError for options that are not built
-// yet.
+// yet, and where ranks have another strategy, optimizer or rate: key, values and ranks.
 template <class Optimizer>
 Optimizer distributed_optimizer(Optimizer optimizer, const DistributedStrategy& strategy = {}) {
   detail::distribute_optimizer(optimizer, with_environment(strategy));

@@ -7,6 +7,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/step_state.h"
+#include "bonfire/graph/variable_moves.h"
 #include "bonfire/runtime/launch.h"
 #include "bonfire/runtime/plan_cache.h"
 
@@ -14,10 +15,13 @@ namespace bonfire {
 
 namespace {
 
+constexpr uint64_t kNever = UINT64_MAX;
+
 // A step, traced for one key: everything a launch needs.
 struct Traced {
   StepRecord states;  // of the host, that it has read and written
   uint64_t last_call = 0;
+  uint64_t moves_seen = kNever;  // by variables, before all of them were seen to lie as the plan has them
   std::shared_ptr<runtime::Plan> plan;
   std::vector<Value> leaves;
   std::vector<int> input_of_leaf;  // which argument a leaf stands for, or -1
@@ -44,6 +48,7 @@ base::Hash128 key_of(std::span<const Tensor> inputs) {
 
 bool fits(const Traced& traced) {
   if (!traced.states.holds()) return false;
+  if (traced.moves_seen == variable_moves()) return true;
   // A variable that was moved to another device since is another step.
   auto is_there = [](const Value& leaf) {
     return leaf.node->leaf != LeafKind::variable || leaf.node->variable->spec == leaf.spec();
@@ -217,7 +222,10 @@ std::vector<Tensor> CompiledStep::State::run(std::span<const Tensor> given) {
 
   for (size_t i = 0; i < traced->leaves.size(); ++i)
     if (int argument = traced->input_of_leaf[i]; argument >= 0) traced->leaves[i] = inputs[argument].value();
-  runtime::adopt_layouts(*traced->plan, traced->leaves);
+  if (const uint64_t moves = variable_moves(); traced->moves_seen != moves) {
+    runtime::adopt_layouts(*traced->plan, traced->leaves);
+    traced->moves_seen = moves;
+  }
   for (const Variable& variable : traced->assigned) variable.keep_version_for_holders();
   runtime::LaunchResult result = runtime::launch(traced->plan, traced->leaves, traced->assigned);
   ++random_state().step;

@@ -8,6 +8,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/variable_moves.h"
 #include "bonfire/runtime/plan_cache.h"
 
 namespace bonfire::runtime {
@@ -294,6 +295,7 @@ void adopt_layouts(const Plan& plan, std::span<const Value> leaves) {
                    state->spec.dtype);
     memory.copy_from_host(buffer.data(), after.data(), after.size());
     state->layout = plan.leaf_layouts[i];
+    note_variable_move();
   }
 }
 

@@ -62,7 +62,7 @@ class Chooser {
     for (const GraphNode& node : graph_.nodes()) {
       if (node.is_input() || node.op->has(Trait::view) || image_layouts_.contains(&node)) continue;
       const std::vector<Layout> arriving(node.inputs.size());
-      if (std::vector<Candidate> all = candidates_for({node, arriving}); all.size() > 1)
+      if (std::vector<Candidate> all = candidates_for({node, arriving, fast_math_}); all.size() > 1)
         timed.push_back({&node, std::move(all)});
     }
     share_out_timing(timed);

@@ -5,6 +5,10 @@
 #include <ctime>
 #include <limits>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "bonfire/base/random.h"
 #include "bonfire/kernel/queue.h"
 #include "bonfire/runtime/contest.h"
@@ -66,6 +70,20 @@ class Operands {
   void* workspace_;
 };
 
+// Gives freed memory back to the system when it goes: a node's operands are large, and those of the next one seldom fit
+// into the gaps that they leave.
+class FreedMemory {
+ public:
+  FreedMemory() = default;
+  FreedMemory(const FreedMemory&) = delete;
+  FreedMemory& operator=(const FreedMemory&) = delete;
+  ~FreedMemory() {
+#ifdef __GLIBC__
+    ::malloc_trim(0);
+#endif
+  }
+};
+
 // Nanoseconds of processor time of the calling thread.
 double thread_nanoseconds() {
   timespec time{};
@@ -125,6 +143,7 @@ std::vector<std::string> algorithms_of(const std::vector<Candidate>& candidates)
 }  // namespace
 
 std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>& candidates) {
+  const FreedMemory freed;
   Operands operands(node, candidates);
   Queue& queue = queue_of(node.device());
   std::vector<std::unique_ptr<Kernel>> kernels(candidates.size());

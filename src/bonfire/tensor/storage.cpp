@@ -84,11 +84,38 @@ class Places {
     }
     return place;
   }
+  bool even(int axis) const { return block_ == 0 || axis != 1; }  // whether neighbours are all stride(axis) apart
+  int64_t stride(int axis) const { return strides_[axis]; }
 
  private:
   int64_t block_;
   Shape strides_;
 };
+
+template <int64_t size>
+void move_elements(const void* source, const Places& read, void* target, const Places& write, const Shape& shape) {
+  const auto* in = static_cast<const char*>(source);
+  auto* out = static_cast<char*>(target);
+  // Rows along the longest axis on which elements are evenly spaced in both.
+  int along = -1;
+  for (int i = 0; i < shape.rank(); ++i)
+    if (read.even(i) && write.even(i) && (along < 0 || shape[i] > shape[along])) along = i;
+  const int64_t row = along < 0 ? 1 : shape[along];
+  const int64_t step_in = along < 0 ? 0 : read.stride(along) * size,
+                step_out = along < 0 ? 0 : write.stride(along) * size;
+  Shape index = shape;
+  for (int i = 0; i < shape.rank(); ++i) index[i] = 0;
+  for (int64_t n = shape.count(); n > 0; n -= row) {
+    const char* from = in + read(index) * size;
+    char* to = out + write(index) * size;
+    for (int64_t i = 0; i < row; ++i) std::memcpy(to + i * step_out, from + i * step_in, size);
+    for (int i = shape.rank() - 1; i >= 0; --i) {
+      if (i == along) continue;
+      if (++index[i] < shape[i]) break;
+      index[i] = 0;
+    }
+  }
+}
 
 }  // namespace
 
@@ -100,14 +127,13 @@ void convert_layout(const void* source, const Layout& from, void* target, const 
     return;
   }
   if (to.block > 0) std::memset(target, 0, bytes_of(shape, dtype, to));
-  Places read(shape, from), write(shape, to);
-  Shape index = shape;
-  for (int i = 0; i < shape.rank(); ++i) index[i] = 0;
-  const char* in = static_cast<const char*>(source);
-  char* out = static_cast<char*>(target);
-  for (int64_t n = shape.count(); n > 0; --n) {
-    std::memcpy(out + write(index) * static_cast<int64_t>(size), in + read(index) * static_cast<int64_t>(size), size);
-    for (int i = shape.rank() - 1; i >= 0 && ++index[i] == shape[i]; --i) index[i] = 0;
+  switch (size) {
+    case 1: return move_elements<1>(source, Places(shape, from), target, Places(shape, to), shape);
+    case 2: return move_elements<2>(source, Places(shape, from), target, Places(shape, to), shape);
+    case 4: return move_elements<4>(source, Places(shape, from), target, Places(shape, to), shape);
+    default:
+      BONFIRE_CHECK(size == 8, "elements of {} bytes", size);
+      return move_elements<8>(source, Places(shape, from), target, Places(shape, to), shape);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "bonfire/train/between_ranks.h"
 
-#include "bonfire/base/error.h"
 #include "bonfire/parallel/fleet.h"
 
 namespace bonfire::train {
@@ -46,12 +45,8 @@ void take_values_of_first_rank(const nn::StateDict& variables) {
   }
 }
 
-void require_same_on_ranks(const std::string& what, int64_t number) {
-  const std::vector<int64_t> all = numbers_of_ranks(number);
-  for (size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw_error<ConfigError>("[train] rank 0 has {} {}, rank {} has {}; all ranks must have the same", all[0], what,
-                               rank, all[rank]);
+void require_same_on_ranks(const std::string& what, const comm::Settings& settings) {
+  if (!alone()) comm::require_same(fleet::group(), what, settings);
 }
 
 }  // namespace bonfire::train

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/comm/same_settings.h"
 #include "bonfire/nn/state_dict.h"
 
 namespace bonfire::train {
@@ -21,7 +22,7 @@ std::vector<int64_t> numbers_of_ranks(int64_t own);  // [rank]
 std::string text_of_first_rank(const std::string& text);
 void take_values_of_first_rank(const nn::StateDict& variables);
 
-// ConfigError naming the first rank that has another number than rank 0. `what`: "samples to train on".
-void require_same_on_ranks(const std::string& what, int64_t number);
+// ConfigError, the same on all ranks, naming keys that differ, their values and the ranks that have them.
+void require_same_on_ranks(const std::string& what, const comm::Settings& settings);
 
 }  // namespace bonfire::train

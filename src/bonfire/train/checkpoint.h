@@ -7,9 +7,10 @@
 //                                    state.json             where the run is
 //                                    manifest.json          sizes and checksums of the others, written last
 //
-// One is written into a folder with another name, every file synced, the manifest last; then the folder is renamed and
-// its parent synced. So a run that dies at any moment leaves whole checkpoints only, and the newest one that agrees
-// with its manifest is what a resumed run begins from.
+// One is written into a folder with another name (unfinished-step-N), every file synced, the manifest last; then the
+// folder is renamed and its parent synced. One of the same step that is there already is renamed just before
+// (discarded-step-N) and removed last. So at every moment there is a whole checkpoint, under its own name or as an
+// unfinished one with a manifest, and the newest one that agrees with its manifest is what a resumed run begins from.
 
 #include <filesystem>
 #include <optional>
@@ -28,23 +29,31 @@ struct CheckpointContent {
 
 std::string checkpoint_name(int64_t step);  // "step-00000313"
 
-// Writes folder/step-N and removes all but the newest `keep` (and the one called `spare`). Returns its path. DataError
-// when it cannot be written: what was there before is still there, and nothing of the new one is.
+// Writes folder/step-N and removes all but it, the newest `keep` and the one called `spare`. Returns its path.
+// DataError when it cannot be written: what was there before is still there, and nothing of the new one is.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step, CheckpointContent& content,
                                       int64_t keep, const std::filesystem::path& spare = {});
 
 // Whether everything the manifest names is there and unchanged; otherwise what is wrong, with the file's name.
+// DataError for one of a newer format, which is not damaged: nothing older must be taken in its place.
 std::optional<std::string> damage_of(const std::filesystem::path& checkpoint);
 
-// The newest whole checkpoint of the folder. Damaged newer ones are named in `skipped`, each with what is wrong.
+// The newest whole checkpoint of the folder, renamed yet or not. Damaged newer ones are named in `skipped`, each with
+// what is wrong.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& folder,
                                                        std::vector<std::string>* skipped = nullptr);
+
+// Of a run's folder that nobody writes to: whole checkpoints that were not renamed yet get their name, and what
+// processes that are gone have left half-written or half-removed is removed.
+void sweep_leftovers(const std::filesystem::path& run);
+// The same before a run goes on from one of its checkpoints. Returns where that is then.
+std::filesystem::path take_up(const std::filesystem::path& run, const std::filesystem::path& checkpoint);
 
 std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // state.json
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 
 // The file that has the weights of a run (its best, else the newest whole checkpoint's), of a checkpoint, or the file
-// itself. ConfigError for a folder without any.
+// itself. ConfigError for a folder without any, DataError for a damaged checkpoint.
 std::filesystem::path weights_in(const std::filesystem::path& place);
 
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);

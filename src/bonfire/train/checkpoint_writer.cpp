@@ -1,6 +1,7 @@
 #include "bonfire/train/checkpoint_writer.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/weights_checksum.h"
 
 namespace bonfire::train {
 
@@ -46,7 +47,8 @@ void CheckpointWriter::write(int64_t step, const fs::path& spare, const WeightsF
   try {
     if (!weights.path.empty()) {
       nn::StateCopy& evaluated = content_.average ? *content_.average : content_.weights;
-      nn::write_safetensors(weights.path, evaluated.entries(), weights.metadata);
+      nn::write_safetensors(weights.path, evaluated.entries(),
+                            nn::with_checksum(evaluated.entries(), weights.metadata));
     }
     save_checkpoint(folder_, step, content_, options_.keep, spare);
   } catch (const DataError& error) {

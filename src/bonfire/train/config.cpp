@@ -365,22 +365,28 @@ std::string what_it_is_called(const std::string& name, std::vector<std::string> 
   throw_error<ConfigError>("[config] {}: there is no key '{}'; {}", setting.where, name, what_it_is_called(name, keys));
 }
 
-Config finish(Settings& settings, std::span<const std::string> overrides) {
-  add_environment(settings);
-  for (const std::string& text : overrides) add_override(text, settings);
-  const bool gives_schedule = settings.contains("schedule");
-  auto momentum = settings.find("momentum");
-  const std::string momentum_given_at = momentum == settings.end() ? "" : momentum->second.where;
+Config read(Settings& settings) {
   Config config;
+  for (const auto& [name, setting] : settings) config.given.push_back(name);
+  const bool gives_schedule = settings.contains("schedule");
   Reader reader(settings);
   visit_keys(config, reader);
   if (!settings.empty()) refuse_unknown(settings, reader.known());
   if (!gives_schedule && !config.milestones.empty()) config.schedule = "multi_step";
+  return config;
+}
+
+Config finish(Settings& settings, std::span<const std::string> overrides) {
+  add_environment(settings);
+  for (const std::string& text : overrides) add_override(text, settings);
+  auto momentum = settings.find("momentum");
+  const std::string momentum_given_at = momentum == settings.end() ? "" : momentum->second.where;
+  Config config = read(settings);
   // Even where it is the default: whoever writes `optimizer: sgd` beside it expects it to count.
   if (!momentum_given_at.empty() && !has_momentum(config) && config.momentum != 0)
     throw_error<ConfigError>("[config] {}: {} has no momentum; choose optimizer: momentum, or leave momentum out",
                              momentum_given_at, config.optimizer);
-  check_config(config);
+  if (config.resume.empty()) check_config(config);
   return config;
 }
 
@@ -412,12 +418,15 @@ class YamlWriter {
   template <class T>
   void key(std::string_view name, const T& value, std::string_view, const KeyOptions& options) {
     if (name == "momentum" && !has_momentum_) return;  // an optimizer without one refuses it
+    const std::string text = print_any(value, options.empty);
+    // A run's configuration is the run's, whichever way it was gone on with.
+    if ((name == "resume" && text == "\"\"") || (name == "resume_anyway" && text == "false")) return;
     constexpr std::string_view kNested = "strategy.";
     bool nested = name.starts_with(kNested);
     if (nested && !nested_) text_ += "strategy:\n";
     nested_ = nested;
     if (nested) name = name.substr(kNested.size());
-    text_ += fmt::format("{}{}: {}\n", nested ? "  " : "", name, print_any(value, options.empty));
+    text_ += fmt::format("{}{}: {}\n", nested ? "  " : "", name, text);
   }
 
   std::string take() { return std::move(text_); }
@@ -434,7 +443,7 @@ const std::string kReferenceHead =
     "`include: other.yaml` (or a list) begins from other files, found beside the one that names them. A key given "
     "later wins: included files, then the file, then the environment, then the command line. A setting that would have "
     "no effect beside the others (`gamma` without `schedule: multi_step`), that is not available yet or that this "
-    "machine cannot follow is an error, not ignored, but for `pin_memory`.\n";
+    "machine cannot follow is an error, not ignored, but for `pin_memory`, of which a note tells.\n";
 
 class ReferenceWriter {
  public:
@@ -457,6 +466,16 @@ class ReferenceWriter {
 
  private:
   std::string text_;
+};
+
+class SettingLister {
+ public:
+  void section(std::string_view) {}
+  template <class T>
+  void key(std::string_view name, const T& value, std::string_view, const KeyOptions& options) {
+    settings.emplace_back(name, print_any(value, options.empty));
+  }
+  std::vector<std::pair<std::string, std::string>> settings;
 };
 
 class KeyLister {
@@ -493,6 +512,12 @@ Config default_config(std::span<const std::string> overrides) {
   return finish(settings, overrides);
 }
 
+Config parse_config_of_run(const std::string& yaml, const std::string& name) {
+  Settings settings;
+  collect(yaml, name, settings);
+  return read(settings);
+}
+
 std::vector<Device> places_of(const Config& config) {
   if (config.place == "auto") return {default_device()};
   std::vector<Device> places;
@@ -513,6 +538,12 @@ std::string to_yaml(const Config& config) {
   YamlWriter writer(config);
   visit_keys(config, writer);
   return writer.take();
+}
+
+std::vector<std::pair<std::string, std::string>> settings_of(const Config& config) {
+  SettingLister lister;
+  visit_keys(config, lister);
+  return lister.settings;
 }
 
 std::string config_reference() {

@@ -5,7 +5,8 @@
 //
 // A file may begin from others (`include: base.yaml`, or a list): later ones and the file itself win, `key=value`
 // overrides win over all. Keys that do not exist, values of another type and values out of range are ConfigErrors that
-// name the file, the line and, for a misspelt key, the nearest right one. Every key is described in config_keys.h.
+// name the file, the line and, for a misspelt key, the nearest right one. Every key is described in config_keys.h. What
+// settings say together is checked too (config_rules.h), but beside `resume`: there the run's own count as well.
 
 #include <filesystem>
 #include <span>
@@ -29,6 +30,7 @@ struct Config {
   std::optional<int64_t> limit = {};  // training samples; empty: all
   std::string output = "runs";
   std::string resume, init_from;
+  bool resume_anyway = false;
   bool strict = true;
 
   std::string crop = "auto";
@@ -59,7 +61,7 @@ struct Config {
   std::optional<int64_t> early_stop = {};     // evaluations without gain; empty: off
 
   int64_t num_workers = 1;
-  bool pin_memory = true;
+  bool pin_memory = false;
   int64_t log_freq = 50;
   int64_t eval_freq = 1;
   int64_t save_freq = 1;
@@ -71,6 +73,8 @@ struct Config {
   std::string balance = "equal";
   double collective_timeout = 300;  // seconds
   DistributedStrategy strategy;
+
+  std::vector<std::string> given = {};  // keys that a file, the environment or the command line has set
 };
 
 Config load_config(const std::filesystem::path& path, std::span<const std::string> overrides = {});
@@ -79,11 +83,17 @@ Config default_config(std::span<const std::string> overrides = {});  // with no 
 // `name` says where the text came from, for errors and for what it includes.
 Config parse_config(const std::string& yaml, const std::string& name, std::span<const std::string> overrides = {});
 
+// The settings as they are written there, for those of a run that is gone on with: they may be of another machine, and
+// count only where nothing else is given. Neither the environment nor check_config() has a say.
+Config parse_config_of_run(const std::string& yaml, const std::string& name);
+
 // The devices that `place` names. ConfigError for what is no device, and for several of them in several processes.
 std::vector<Device> places_of(const Config& config);
 
 std::string to_yaml(const Config& config);  // every key; parse_config gives the same Config back
-std::string config_reference();             // docs/configuration.md
+// Every key with its value as it is written there.
+std::vector<std::pair<std::string, std::string>> settings_of(const Config& config);
+std::string config_reference();  // docs/configuration.md
 
 // Every key, with the values it may have where those are few.
 std::vector<std::pair<std::string, std::vector<std::string>>> config_keys();

@@ -62,7 +62,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             any);
   visit.key("num_workers", c.num_workers, "threads that prepare batches; 0: the training thread does", whole);
   visit.key("pin_memory", c.pin_memory,
-            "batches for a GPU wait in page-locked memory (accepted, without effect as yet)", any);
+            "batches for a GPU wait in page-locked memory; not done yet: true is accepted, and a note says that it "
+            "changes nothing",
+            any);
 
   visit.section("Images: what training does to them");
   visit.key(
@@ -115,7 +117,12 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
 
   visit.section("What is kept and shown");
   visit.key("output", c.output, "folder in which each run makes one of its own", any);
-  visit.key("resume", c.resume, "go on from a checkpoint: its folder, the run's, or `auto` for the newest in output",
+  visit.key("resume", c.resume,
+            "go on with a run, by its own settings: its folder, a checkpoint's, or `auto` for the newest in output; "
+            "what is given besides wins over them",
+            any);
+  visit.key("resume_anyway", c.resume_anyway,
+            "resume: go on even where data, seed or augmentation are not those of the run, and note it in its log",
             any);
   visit.key("log_freq", c.log_freq, "steps between two entries of the log", some);
   visit.key("eval_freq", c.eval_freq, "epochs between two evaluations; the last is always evaluated", some);

@@ -23,6 +23,7 @@ void refuse_without_effect(const Config& c) {
   const bool may_crop = c.crop == "resized" || c.crop == "auto", steps_down = c.schedule == "multi_step";
   const Dependent all[] = {
       {"strict", c.strict != usual.strict, !c.init_from.empty(), "init_from"},
+      {"resume_anyway", c.resume_anyway, !c.resume.empty(), "resume"},
       {"crop_area", c.crop_area != usual.crop_area, may_crop, "crop: resized"},
       {"crop_ratio", c.crop_ratio != usual.crop_ratio, may_crop, "crop: resized"},
       {"center_crop", c.center_crop != usual.center_crop, may_crop, "crop: resized"},

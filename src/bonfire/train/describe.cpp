@@ -4,8 +4,10 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/data/labels.h"
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
+#include "bonfire/train/fingerprint.h"
 #include "bonfire/train/open_data.h"
 
 namespace bonfire::train {
@@ -30,8 +32,16 @@ std::string describe_file(const fs::path& path) {
                             static_cast<double>(bytes) / 1e6);
 }
 
+// What it was trained with; nothing where an older version saved it.
+std::string describe_fingerprint(const fs::path& checkpoint) {
+  const std::optional<Fingerprint> print = fingerprint_in(checkpoint);
+  if (!print) return {};
+  return fmt::format("  fingerprint {}: data {}, {} to train on, {} to test, classes {}, version {}\n", hash_of(*print),
+                     print->data, in_words(print->train), in_words(print->test), print->classes, print->version);
+}
+
 std::string describe_checkpoint(const fs::path& path) {
-  std::string text = fmt::format("checkpoint {}: whole\n", path.string());
+  std::string text = fmt::format("checkpoint {}: whole\n", path.string()) + describe_fingerprint(path);
   text += describe_file(weights_file(path));
   if (base::exists(average_file(path))) text += describe_file(average_file(path));
   return text + describe_file(optimizer_file(path));
@@ -42,16 +52,9 @@ std::string describe_data(const OpenedData& data) {
                                  data.test->size(), data.classes);
   if (!data.passed_over.empty()) text += fmt::format("  passed over: {}\n", data.passed_over);
   if (data.is_text()) return text;
-  text += fmt::format("  images u8 {}; of pixels / 255: mean {:.4f}, standard deviation {:.4f}\n",
-                      to_string(data.image), fmt::join(data.mean, " "), fmt::join(data.deviation, " "));
-  constexpr int64_t kCounted = 100'000;  // samples: each is read for its label
-  if (data.train->size() + data.test->size() > kCounted) return text;
-  std::vector<int64_t> train(static_cast<size_t>(data.classes)), test(train.size());
-  auto count = [](const data::Dataset& of, std::vector<int64_t>& counts) {
-    for (int64_t i = 0; i < of.size(); ++i) ++counts.at(static_cast<size_t>(data::label_of(of.get(i))));
-  };
-  count(*data.train, train);
-  count(*data.test, test);
+  text += fmt::format("  images u8 {}; {}\n", to_string(data.image), data.pixels);
+  const std::vector<int64_t> train = data::count_labels(*data.train, data.classes),
+                             test = data::count_labels(*data.test, data.classes);
   for (size_t i = 0; i < train.size(); ++i)
     text += fmt::format("  {:<16} {:>8} {:>8}\n", data.class_names[i], train[i], test[i]);
   return text;

@@ -18,14 +18,18 @@ class MetricsLog final : public Reporter {
     if (run.first_step > 0) cut_back(run.first_step);
     out_.open(path_, std::ios::app);
     if (!out_) throw_error<DataError>("[train] cannot write '{}'", path_.string());
-    write({{"event", "begin"},
-           {"step", run.first_step},
-           {"model", run.model},
-           {"data", run.data},
-           {"place", run.place},
-           {"ranks", run.ranks},
-           {"parameters", run.parameters},
-           {"resumed_from", run.resumed_from}});
+    json event{{"event", "begin"},
+               {"step", run.first_step},
+               {"model", run.model},
+               {"data", run.data},
+               {"pixels", run.pixels},
+               {"place", run.place},
+               {"ranks", run.ranks},
+               {"parameters", run.parameters},
+               {"resumed_from", run.resumed_from}};
+    if (!run.changes.empty()) event["changes"] = run.changes;
+    if (!run.other_than_was.empty()) event["other_than_was"] = run.other_than_was;
+    write(event);
   }
   void step(const StepReport& report) override {
     json event{{"event", "step"},
@@ -62,7 +66,7 @@ class MetricsLog final : public Reporter {
 
  private:
   void write(const json& event) {
-    out_ << event.dump() << '\n' << std::flush;
+    out_ << event.dump(-1, ' ', false, json::error_handler_t::replace) << '\n' << std::flush;
     if (!out_) throw_error<DataError>("[train] cannot write '{}': is the disk full?", path_.string());
   }
 

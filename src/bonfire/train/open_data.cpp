@@ -1,15 +1,19 @@
 #include "bonfire/train/open_data.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <cmath>
 
 #include "bonfire/base/error.h"
 #include "bonfire/data/glyphs.h"
 #include "bonfire/data/image_folder.h"
+#include "bonfire/data/labels.h"
+#include "bonfire/data/pixel_statistics.h"
 #include "bonfire/data/sentences.h"
 #include "bonfire/data/source.h"
 #include "bonfire/data/text.h"
 #include "bonfire/train/image_transforms.h"
+#include "bonfire/train/number_text.h"
 
 namespace bonfire::train {
 
@@ -17,26 +21,12 @@ namespace {
 
 using data::Split;
 
-// Of the pixels of the first images.
-void measure_pixels(const data::Dataset& images, int64_t count, OpenedData& data) {
-  auto channels = static_cast<size_t>(data.image[2]);
-  std::vector<double> sum(channels), squares(channels);
-  double pixels = 0;  // of each channel
-  for (int64_t i = 0; i < std::min(count, images.size()); ++i) {
-    data::Sample sample = images.get(i);
-    for (size_t k = 0; k < sample.input.bytes.size(); ++k) {
-      double value = static_cast<double>(sample.input.bytes[k]) / 255;
-      sum[k % channels] += value;
-      squares[k % channels] += value * value;
-    }
-    size_t own = sample.input.bytes.size() / channels;
-    pixels += static_cast<double>(own);
-  }
-  for (size_t c = 0; c < channels; ++c) {
-    double mean = sum[c] / pixels, variance = squares[c] / pixels - mean * mean;
-    data.mean.push_back(static_cast<float>(mean));
-    data.deviation.push_back(static_cast<float>(std::sqrt(std::max(variance, 1e-6))));
-  }
+// Every training image counts, up to so many: then some that are spread evenly.
+constexpr int64_t kMostStored = 100'000, kMostPictures = 2'000;  // pictures are decoded for this
+
+std::string pixels_text(const OpenedData& data, const std::string& how) {
+  return fmt::format("mean {:.4f}, deviation {:.4f} of pixels / 255, {}", fmt::join(data.mean, " "),
+                     fmt::join(data.deviation, " "), how);
 }
 
 void take_given_pixels(const Config& config, OpenedData& data) {
@@ -51,6 +41,31 @@ void take_given_pixels(const Config& config, OpenedData& data) {
   take("deviation", config.deviation, data.deviation);
 }
 
+void note_content(OpenedData& data) {
+  data.train_content = content_of(*data.train);
+  data.test_content = content_of(*data.test);
+}
+
+// As measured, but for what is given.
+void set_pixels(const Config& config, const data::Dataset& images, int64_t most, OpenedData& data) {
+  if (config.mean && config.deviation) {
+    data.mean.resize(static_cast<size_t>(data.image[2]));
+    data.deviation.resize(data.mean.size());
+    take_given_pixels(config, data);
+    data.pixels = pixels_text(data, "as given");
+    return;
+  }
+  const int64_t count = std::min(images.size(), config.limit.value_or(images.size()));
+  data::PixelStatistics found = data::measure_pixels(images, count, most);
+  data.mean = found.mean;
+  data.deviation = found.deviation;
+  take_given_pixels(config, data);
+  data.pixels =
+      pixels_text(data, found.images == count ? fmt::format("measured on all {} training images", grouped(count))
+                                              : fmt::format("measured on {} of the {} training images, spread evenly",
+                                                            grouped(found.images), grouped(count)));
+}
+
 // Training and test images go the way that the settings say.
 void transform_images(const Config& config, OpenedData& data) {
   data::Sample first = data.train->get(0);
@@ -58,13 +73,10 @@ void transform_images(const Config& config, OpenedData& data) {
   data.image = image_shape(config, stored);
   data::Transform evaluation = evaluation_transform(config, stored);
   if (evaluation) data.test = std::make_shared<data::TransformedDataset>(data.test, evaluation);
-  // Pictures are decoded for this, so fewer must do.
-  if (stored.pictures) {
-    measure_pixels(data::TransformedDataset(data.train, evaluation), 200, data);
-  } else {
-    measure_pixels(*data.train, 1000, data);
-  }
-  take_given_pixels(config, data);
+  if (stored.pictures)
+    set_pixels(config, data::TransformedDataset(data.train, evaluation), kMostPictures, data);
+  else
+    set_pixels(config, *data.train, kMostStored, data);
   data.train_transform = training_transform(config, stored, data.mean);
   if (config.mixup)
     data.train_transform =
@@ -127,6 +139,7 @@ OpenedData open_text(const Config& config) {
   data.title = is_generated ? "generated sentences" : config.data;
   data.train = load(Split::train);
   data.test = load(Split::test);
+  note_content(data);
   data.classes = data.vocabulary = pieces.size();
   data.train_transform = data::mask_tokens(pieces, {.every_epoch = true});
   data.test_transform = data::mask_tokens(pieces);
@@ -163,6 +176,9 @@ OpenedData open_data(const Config& config) {
     open_pictures(config, data);
   } else {
     data::ImageSource source = data::open_images(config.data, config.test_share);
+    if (!config.num_classes)
+      for (const std::string& fault : data::label_faults(source))
+        throw_error<DataError>("[data] {}: {}", config.data, fault);
     data.title = config.data;
     data.train = source.train;
     data.test = source.test;
@@ -183,6 +199,7 @@ OpenedData open_data(const Config& config) {
   data.classes = config.num_classes.value_or(data.classes);
   for (auto i = static_cast<int64_t>(data.class_names.size()); i < data.classes; ++i)
     data.class_names.push_back(std::to_string(i));
+  note_content(data);
   transform_images(config, data);
   return data;
 }

@@ -6,6 +6,7 @@
 #include "bonfire/data/dataset.h"
 #include "bonfire/data/wordpiece.h"
 #include "bonfire/train/config.h"
+#include "bonfire/train/data_content.h"
 
 namespace bonfire::train {
 
@@ -15,11 +16,13 @@ struct OpenedData {
   int64_t classes = 0;
   Shape image;                                      // [H, W, C] that the model sees; of a text: empty
   std::vector<float> mean, deviation;               // [C], of pixels / 255
+  std::string pixels;                               // the same in words, and on what it was measured; of a text: empty
   int64_t vocabulary = 0;                           // pieces; 0: images
   data::Transform train_transform, test_transform;  // may be empty
   bool is_text() const { return vocabulary > 0; }
   std::vector<std::string> class_names;
-  std::string passed_over;  // of the folder, in words: what cannot be read; empty: nothing
+  DataContent train_content, test_content;  // as stored
+  std::string passed_over;                  // of the folder, in words: what cannot be read; empty: nothing
 };
 
 // DataError naming what was looked for; ConfigError when num_classes is too small for the labels, when settings of

@@ -121,6 +121,7 @@ class ReportPage final : public Reporter {
                                    escape_html(run_.model), escape_html(run_.data), grouped(run_.train_samples),
                                    run_.unit, grouped(run_.test_samples), steps, grouped(run_.batch_size * run_.ranks),
                                    run_.unit, escape_html(run_.ranks > 1 ? plural(run_.ranks, "rank") : run_.place));
+    if (!run_.pixels.empty()) text += fmt::format("<p>Pixels: {}</p>\n", escape_html(run_.pixels));
     text += fmt::format("<p>Begun on {} by Bonfire {}", started_, escape_html(run_.version));
     if (!run_.command.empty()) text += fmt::format(": <code>{}</code>", escape_html(run_.command));
     if (!run_.resumed_from.empty()) text += ", resumed from " + escape_html(run_.resumed_from);

@@ -18,6 +18,7 @@ struct RunBegins {
   std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
   std::string unit = "images";  // what a sample is
+  std::string pixels = {};      // what images are normalised by, in words; of text: empty
   int64_t classes = 0;          // of images; of text, words
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
   int64_t steps_between_evaluations = 0;
@@ -27,6 +28,8 @@ struct RunBegins {
   std::vector<ModelRow> layers = {};      // what each costs
   std::vector<std::string> class_names = {};
   std::string command = {}, version = {};  // how this process was started; of Bonfire
+  // Of a run that is gone on with: settings that were changed, and what was accepted though it is another experiment.
+  std::vector<std::string> changes = {}, other_than_was = {};
 
   bool counts_epochs() const { return total_steps == epochs * steps_per_epoch; }  // else so many steps were asked for
   bool has_top5() const { return classes > 5; }  // else every class would be among the first five
@@ -73,6 +76,7 @@ struct RunEnds {
   std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
   double best_top1 = 0, last_top1 = 0, seconds = 0;
   bool interrupted = false, stopped_early = false;
+  bool was_complete = false;  // before it was gone on with: nothing was done
 };
 
 class Reporter {

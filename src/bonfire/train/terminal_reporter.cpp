@@ -37,6 +37,7 @@ class TerminalReporter final : public Reporter {
                                                  run.unit, grouped(run.batch_size), run.ranks)
                                    : fmt::format("{} {}", grouped(run.batch_size), run.unit),
                      run.place));
+    if (!run.pixels.empty()) line("pixels: " + run.pixels);
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
     if (is_terminal_) drawing_ = std::thread([this] { keep_drawing(); });
   }
@@ -75,8 +76,8 @@ class TerminalReporter final : public Reporter {
     stop_drawing();
     const RunBegins& began = facts_.run;
     if (run.interrupted) {
-      line(fmt::format("stopped after {}; saved. To go on: {} train {}/config.yaml resume={}", duration(run.seconds),
-                       base::program_name(), began.folder.string(), began.folder.string()));
+      line(fmt::format("stopped after {}; saved. To go on: {} train resume={}", duration(run.seconds),
+                       base::program_name(), began.folder.string()));
       return;
     }
     line(fmt::format("{} after {}: best top-1 {}{} on {} {} it has not seen",

@@ -36,15 +36,6 @@ namespace fs = std::filesystem;
 std::atomic<bool> stop_requested{false};
 constexpr const char* kLoopTrack = "training loop";
 
-void refuse_other_models(const Config& c) {
-  for (const char* name : {"lstm_classifier", "two_headed"})
-    if (c.model == name)
-      throw_error<ConfigError>(
-          "[train] {} neither classifies images nor predicts masked words, and there is no other data here yet; use it "
-          "from C++",
-          name);
-}
-
 optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
   if (c.optimizer == "sgd") return optim::SGD(parameters, {.lr = c.lr, .weight_decay = c.weight_decay});
   if (c.optimizer == "adagrad") return optim::Adagrad(parameters, {.lr = c.lr, .weight_decay = c.weight_decay});
@@ -61,11 +52,8 @@ optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& p
 }  // namespace
 
 Trainer::Trainer(Config config) : state_(std::make_unique<State>()) {
-  check_config(config);
-  refuse_other_models(config);
-  cpu::set_ops_in_flight(static_cast<int>(config.strategy.num_threads));
-  if (config.strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*config.strategy.cpu_threads));
   state_->config = std::move(config);
+  if (state_->config.resume.empty()) state_->use_settings();  // else with those of the run
 }
 Trainer::~Trainer() = default;
 
@@ -77,10 +65,25 @@ void Trainer::trace_to(const fs::path& file) {
   state_->timeline->write(file);  // where that cannot be done, it is better known before the run
 }
 
+void Trainer::State::use_settings() const {
+  check_config(config);
+  for (const char* name : {"lstm_classifier", "two_headed"})
+    if (config.model == name)
+      throw_error<ConfigError>(
+          "[train] {} neither classifies images nor predicts masked words, and there is no other data here yet; use it "
+          "from C++",
+          name);
+  cpu::set_ops_in_flight(static_cast<int>(config.strategy.num_threads));
+  if (config.strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*config.strategy.cpu_threads));
+}
+
 void Trainer::State::prepare() {
   Span opening(timeline.get(), kLoopTrack, "open data");
   opened = open_data(config);
   opening.end();
+  fingerprint = fingerprint_of(config, opened);
+  require_same_on_ranks("data", shared_data(fingerprint));
+  if (!resumed_from.empty()) compare_with_checkpoint();
   if (!opened.passed_over.empty()) note(fmt::format("{}: passed over {}", opened.title, opened.passed_over));
   require_batch_fits();
   Span making(timeline.get(), kLoopTrack, "make model");
@@ -105,7 +108,7 @@ void Trainer::State::make_model() {
       .classes = opened.classes, .in_channels = opened.is_text() ? 1 : opened.image[2], .vocabulary = opened.classes};
   model = models::make(config.model, shape);
   if (!opened.is_text()) require_size(*model, config.model, opened.image);
-  if (!config.init_from.empty() && is_first_rank()) {
+  if (!config.init_from.empty() && is_first_rank() && !goes_on) {
     nn::LoadReport report = model->load(weights_in(config.init_from), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
   }
@@ -147,10 +150,6 @@ void Trainer::State::require_batch_fits() const {
 }
 
 void Trainer::State::open_loaders() {
-  require_same_on_ranks("samples to train on", opened.train->size());
-  require_same_on_ranks("samples to test on", opened.test->size());
-  require_same_on_ranks("as batch_size", own_batch());
-  require_same_on_ranks("as balance (1: auto)", config.balance == "auto" ? 1 : 0);
   if (config.balance == "auto" && fleet::world_size() > 1) balance.emplace(fleet::world_size(), own_batch());
   data::LoaderOptions loading{.batch_size = own_batch(),
                               .sampler = fleet::sampler(),
@@ -434,15 +433,16 @@ void Trainer::State::collect_nodes() {
 
 // --- the run ---------------------------------------------------------------------------------------------------------
 
-RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
+RunBegins Trainer::State::beginning() const {
   RunBegins run{.folder = folder,
                 .model = config.model,
                 .data = opened.title,
                 .place = places_of(config).size() > 1 ? config.place : to_string(place),
-                .resumed_from = resumed_from,
+                .resumed_from = resumed_from.string(),
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
                 .unit = opened.is_text() ? "sequences" : "images",
+                .pixels = opened.pixels,
                 .classes = opened.classes,
                 .epochs = static_cast<int64_t>(std::ceil(total_epochs())),
                 .steps_per_epoch = train->batches_per_epoch(),
@@ -455,7 +455,9 @@ RunBegins Trainer::State::beginning(const std::string& resumed_from) const {
                 .modules = nn::to_string(*model),
                 .class_names = opened.class_names,
                 .command = fleet::shell_text(fleet::command_words()),
-                .version = comm::library_version()};
+                .version = comm::library_version(),
+                .other_than_was = other_than_was};
+  for (const Change& one : changes) run.changes.push_back(in_words({one}));
   Tensor sample = opened.is_text() ? Tensor::from<int64_t>(std::vector<int64_t>(static_cast<size_t>(config.seq_length)),
                                                            {1, config.seq_length}, place)
                                    : Tensor::from<float>(std::vector<float>(static_cast<size_t>(opened.image.count())),
@@ -478,7 +480,7 @@ RunEnds Trainer::State::train_all() {
     if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
   }
   end.interrupted = must_stop() && step < total_steps;
-  if (end.interrupted) {
+  if (end.interrupted && saved_step != step) {  // at the end of an epoch it may just have been saved
     share_weights();
     save();
   }
@@ -515,12 +517,23 @@ RunEnds Trainer::run_on(const std::vector<Device>& places) {
   RunEnds end;
   threads.run([&](size_t i) {
     if (i == 0) end = run_as_rank();
-    if (i > 0) Trainer(config).run_as_rank();
+    if (i == 0) return;
+    Trainer other(config);
+    other.state_->goes_on = state_->goes_on;
+    other.run_as_rank();
   });
   return end;
 }
 
 RunEnds Trainer::run() {
+  struct Leave {  // the folder is another's to take once nothing is written any more
+    State& state;
+    ~Leave() {
+      state.writer.reset();
+      state.lock.reset();
+    }
+  } leave{*state_};
+  state_->settle();
   const std::vector<Device> places = places_of(state_->config);
   return places.size() > 1 ? run_on(places) : run_as_rank();
 }
@@ -535,12 +548,11 @@ RunEnds Trainer::run_as_rank() {
   struct Forget {  // a stop is of one run, however that ends
     ~Forget() { stop_requested = false; }
   } forget;
-  std::optional<fs::path> resumed;
-  if (is_first_rank()) resumed = s.checkpoint_to_resume();
   s.prepare();
-  s.begin_or_resume(resumed);
+  s.begin_or_resume();
   s.first_step = s.step;
   s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));
+  if (s.is_complete()) return s.tell_complete();
   if (is_first_rank()) {
     s.writer = std::make_unique<CheckpointWriter>(
         s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
@@ -548,7 +560,7 @@ RunEnds Trainer::run_as_rank() {
     std::string yaml = to_yaml(s.config);
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
     base::write_file_atomically(s.folder / "config.yaml", chunks);
-    s.tell(&Reporter::begin, s.beginning(resumed ? resumed->string() : ""));
+    s.tell(&Reporter::begin, s.beginning());
     s.note_hints();
   }
   RunEnds end = s.train_all();

@@ -3,6 +3,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/private_file.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/optim/optimizer_state.h"
 #include "bonfire/runtime/tuning.h"
@@ -20,65 +21,33 @@ fs::path new_run_folder(const fs::path& output) {
   fs::create_directories(output, error);
   for (int number = 1;; ++number) {
     fs::path folder = output / std::to_string(number);
-    if (fs::create_directory(folder, error)) return folder;
+    if (base::make_private_folder(folder, error)) return folder;
     if (error)
       throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(), error.message());
   }
 }
 
-}  // namespace
-
-// `resume` may name a checkpoint, a run, or say auto for the newest run of the output folder.
-std::optional<fs::path> Trainer::State::checkpoint_to_resume() {
-  if (config.resume.empty()) return {};
-  std::vector<fs::path> places;
-  if (config.resume == "auto") {
-    std::vector<std::pair<int, fs::path>> runs;
-    std::error_code error;
-    if (base::is_folder(config.output))
-      for (fs::directory_iterator entry(config.output, error); !error && entry != fs::directory_iterator();
-           entry.increment(error))
-        if (int number = std::atoi(entry->path().filename().c_str()); number > 0)
-          runs.emplace_back(number, entry->path());
-    if (error) throw_error<ConfigError>("[train] cannot read the output '{}': {}", config.output, error.message());
-    std::sort(runs.rbegin(), runs.rend());
-    for (const auto& [number, run] : runs) places.push_back(run);
-    if (places.empty()) return {};  // nothing to resume yet: begin
-  } else {
-    places.push_back(config.resume);
-  }
-  for (const fs::path& run : places) {
-    if (base::exists(run / "manifest.json")) {
-      if (auto damage = damage_of(run))
-        throw_error<DataError>("[train] the checkpoint {} is damaged: {}", run.string(), *damage);
-      folder = run.parent_path().parent_path();
-      return run;
-    }
-    std::vector<std::string> skipped;
-    std::optional<fs::path> found = newest_checkpoint(run / "checkpoints", &skipped);
-    for (const std::string& text : skipped) note("skipped a damaged checkpoint: " + text);
-    if (!found) continue;
-    folder = run;
-    return found;
-  }
-  if (config.resume == "auto") return {};
-  throw_error<ConfigError>(
-      "[train] there is no whole checkpoint in '{}'; resume wants a run's folder or a checkpoint's", config.resume);
-}
-
-void Trainer::State::restore(const fs::path& checkpoint) {
-  nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(checkpoint), nullptr, false);
-  if (state.is_object() && state.value("model", config.model) != config.model)
+// Even resume_anyway cannot put a checkpoint's tensors into what has others.
+void require_fitting(const nlohmann::json& state, const Config& config, const fs::path& checkpoint) {
+  if (!state.is_object()) return;
+  if (state.value("model", config.model) != config.model)
     throw_error<ConfigError>(
         "[train] {} is a checkpoint of {}, this run trains {}; set model={}, or take what fits with init_from and "
         "strict=false",
         checkpoint.string(), state["model"].get<std::string>(), config.model, state["model"].get<std::string>());
-  if (state.is_object() && state.value("optimizer", config.optimizer) != config.optimizer)
+  if (state.value("optimizer", config.optimizer) != config.optimizer)
     throw_error<ConfigError>(
         "[train] {} was trained with optimizer {}, this run has {}; set optimizer={} to go on, or begin anew from its "
         "weights with init_from",
         checkpoint.string(), state["optimizer"].get<std::string>(), config.optimizer,
         state["optimizer"].get<std::string>());
+}
+
+}  // namespace
+
+void Trainer::State::restore(const fs::path& checkpoint) {
+  nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(checkpoint), nullptr, false);
+  require_fitting(state, config, checkpoint);
   nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
   optim::load_optimizer_state(*optimizer, optimizer_file(checkpoint));
   if (average && base::exists(average_file(checkpoint))) {
@@ -88,6 +57,12 @@ void Trainer::State::restore(const fs::path& checkpoint) {
     note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
   }
   take_run_state(state.dump(), (checkpoint / "state.json").string());
+  if (is_other_test_data) {
+    best_top1 = -1;
+    best_checkpoint.clear();
+    evaluations_without_gain = 0;
+    note("the scores so far are of other test data: the best one is looked for anew from here on");
+  }
   last_checkpoint = checkpoint;
 }
 
@@ -111,14 +86,20 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
 }
 
 // The first rank reads and makes files; the others get from it what they need to know, so they need not share a disk.
-void Trainer::State::begin_or_resume(const std::optional<fs::path>& checkpoint) {
-  if (is_first_rank() && checkpoint) restore(*checkpoint);
-  if (is_first_rank() && !checkpoint) folder = new_run_folder(config.output);
+void Trainer::State::begin_or_resume() {
+  if (is_first_rank() && goes_on) {
+    resumed_from = take_up(folder, resumed_from);
+    restore(resumed_from);
+  }
+  if (is_first_rank() && !goes_on) {
+    folder = new_run_folder(config.output);
+    lock = std::make_unique<RunLock>(folder);
+  }
   if (fleet::world_size() == 1) return;
   folder = text_of_first_rank(folder.string());
-  std::string state = text_of_first_rank(run_state()), resumed = text_of_first_rank(checkpoint ? "yes" : "no");
+  std::string state = text_of_first_rank(run_state());
   if (!is_first_rank()) take_run_state(state, "rank 0");
-  if (resumed == "no") return;
+  if (!goes_on) return;
   runtime::share_tuning(fleet::group());
   CheckpointSource all = checkpoint_source();
   for (const nn::StateDict& variables : {all.weights, all.optimizer, all.average}) take_values_of_first_rank(variables);
@@ -140,12 +121,14 @@ std::string Trainer::State::run_state() const {
                        {"last_top1", last_top1},
                        {"evaluations_without_gain", evaluations_without_gain},
                        {"best_checkpoint", best_checkpoint.filename().string()},
+                       {"fingerprint", to_json(fingerprint)},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
   if (local) state["local_sgd"] = {{"local", local->local()}, {"highest_rate", local->highest_rate()}};
-  return state.dump(1);
+  return state.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void Trainer::State::save() {
+  saved_step = step;
   if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank()) return;
   show_saving();

@@ -60,6 +60,10 @@ void Trainer::State::note_hints() const {
         fmt::format("an update is of {} {}: with more than {} the first ones at the full rate often go wrong; "
                     "warmup_epochs=5 begins with a small one",
                     grouped(batch), opened.is_text() ? "sequences" : "images", grouped(kLargeBatch)));
+  if (config.pin_memory)
+    note(place.type == DeviceType::cpu
+             ? "pin_memory changes nothing: the model is trained on a CPU, which reads batches where they are"
+             : "pin_memory changes nothing yet: batches are copied to the GPU from ordinary memory");
   if (fleet::world_size() > 1) return;
   const std::string hint = fleet::hint_to_use_all(place, devices(), fleet::command_words());
   if (!hint.empty() && comm::read_environment().starter == comm::Starter::nobody) note(hint);

@@ -1,7 +1,7 @@
 #pragma once
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
-// up again, trainer_evaluation.cpp what is counted on the test data, trainer_balance.cpp which rank trains on how much,
-// trainer_progress.cpp what is told of the run besides.
+// up again, trainer_resume.cpp which run is gone on with and how, trainer_evaluation.cpp what is counted on the test
+// data, trainer_balance.cpp which rank trains on how much, trainer_progress.cpp what is told of the run besides.
 
 #include <optional>
 
@@ -15,7 +15,9 @@
 #include "bonfire/runtime/plan.h"
 #include "bonfire/train/between_ranks.h"
 #include "bonfire/train/checkpoint_writer.h"
+#include "bonfire/train/fingerprint.h"
 #include "bonfire/train/open_data.h"
+#include "bonfire/train/resume.h"
 #include "bonfire/train/time_shares.h"
 #include "bonfire/train/trainer.h"
 #include "bonfire/train/weight_average.h"
@@ -42,6 +44,7 @@ struct Trainer::State {
 
   int64_t step = 0;         // done
   int64_t total_steps = 0;  // when the run ends
+  int64_t saved_step = -1;  // of the checkpoint saved last
   double best_top1 = -1, last_top1 = 0;
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
@@ -49,6 +52,15 @@ struct Trainer::State {
   int64_t first_step = 0;
   std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
 
+  // Of a run that is gone on with.
+  bool goes_on = false, resume_anyway = false;
+  std::filesystem::path resumed_from;       // the checkpoint; only the first rank knows
+  std::vector<Change> changes;              // of its settings
+  std::vector<std::string> other_than_was;  // what makes it another experiment, where that was accepted
+  bool is_other_test_data = false;          // than the checkpoint's scores are of
+  Fingerprint fingerprint;
+
+  std::unique_ptr<RunLock> lock;             // only the first rank has one, too
   std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
   bool agreed_to_stop = false;               // by all ranks
   std::optional<LocalSgd> local;             // where ranks train on their own
@@ -91,6 +103,7 @@ struct Trainer::State {
   Tensor targets_of(const Tensor& label) const;
   static Tensor count_targets(const Tensor& target);  // those that are not left out: i64, rank 0
 
+  void use_settings() const;  // ConfigError for those that cannot be
   void prepare();
   void make_model();
   void require_batch_fits() const;  // into the memory
@@ -99,8 +112,12 @@ struct Trainer::State {
   void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
   void take_pixels_from(const std::filesystem::path& weights);  // as the file says, where it does
 
-  std::optional<std::filesystem::path> checkpoint_to_resume();
-  void begin_or_resume(const std::optional<std::filesystem::path>& checkpoint);
+  void settle();               // which run this is and by which settings, on all ranks
+  void use_settings_of_run();  // and of what was given beside resume
+  void compare_with_checkpoint();
+  bool is_complete() const;
+  RunEnds tell_complete() const;
+  void begin_or_resume();
   void restore(const std::filesystem::path& checkpoint);
   std::string run_state() const;  // where the run is, as JSON
   void take_run_state(const std::string& json, const std::string& source);
@@ -115,7 +132,7 @@ struct Trainer::State {
   TimeSpent time_spent() const;
   static void share_time(StepReport& report, const TimeShares& own);  // with all ranks
 
-  RunBegins beginning(const std::string& resumed_from) const;
+  RunBegins beginning() const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // false: asked to stop inside it
   int64_t updates_per_epoch() const;

@@ -1,8 +1,5 @@
 #include "bonfire/comm/gloo/gloo_group.h"
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,8 +12,9 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
-#include "bonfire/base/scheduling.h"
 #include "bonfire/comm/arguments.h"
+#include "bonfire/comm/gloo/peer_sockets.h"
+#include "bonfire/comm/gloo/proven_context.h"
 #include "bonfire/comm/message_group.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/rendezvous.h"
@@ -26,7 +24,7 @@ namespace bonfire::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Device = std::shared_ptr<gloo::transport::Device>;
+using Device = std::shared_ptr<gloo::transport::tcp::Device>;
 using namespace std::chrono_literals;
 
 constexpr auto kLookUp = 50ms;       // of a wait between two looks at the deadline and the peer
@@ -48,11 +46,11 @@ std::string literal_of(const std::string& address) {
   }
 }
 
-Device make_device(const GlooOptions& options) {
+// The literal of this host's that is meant.
+std::string address_of(const GlooOptions& options) {
   if (options.interface.empty() == options.address.empty())
     throw_error<ConfigError>("[gloo] name either an interface or an address to listen on; this host has {}",
                              list_of(interfaces()));
-  // Looked up here: Gloo loses memory over a name or an interface that is not there.
   std::vector<Interface> all = interfaces();
   auto wanted = std::find_if(all.begin(), all.end(), [&, literal = literal_of(options.address)](const Interface& one) {
     return options.address.empty() ? one.name == options.interface : one.address == literal;
@@ -61,47 +59,8 @@ Device make_device(const GlooOptions& options) {
     throw_error<ConfigError>("[gloo] cannot listen on {} {}; this host has {}",
                              options.interface.empty() ? "address" : "interface", options.interface + options.address,
                              list_of(all));
-  gloo::transport::tcp::attr attributes;
-  attributes.iface = options.interface;
-  if (!options.address.empty()) attributes.hostname = wanted->address;
-  const base::InterruptsNobody quiet;  // nor does Gloo's thread, which is started here and moves what ranks send
-  return gloo::transport::tcp::CreateDevice(attributes);
+  return wanted->address;
 }
-
-// Our store, as Gloo asks for it.
-class KeysForGloo : public gloo::rendezvous::Store {
- public:
-  explicit KeysForGloo(const Membership& membership) : membership_(membership) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    membership_.store->set(full(key), std::string(data.begin(), data.end()));
-  }
-  std::vector<char> get(const std::string& key) override {
-    std::string value = await(key);
-    return {value.begin(), value.end()};
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) await(key);
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
-
- private:
-  std::string full(const std::string& key) const { return membership_.name + "/gloo/" + key; }
-
-  // A key is the number of the rank that sets it.
-  std::string await(const std::string& key) {
-    try {
-      return get_with_notice(*membership_.store, full(key), deadline_, notice_,
-                             [&] { return fmt::format("rank {} to join the group {}", key, membership_.name); });
-    } catch (const TimeoutError&) {
-      throw_error<TimeoutError>("[gloo] rank {} waited {} s for the addresses of rank {}", membership_.rank,
-                                static_cast<double>(membership_.timeout.count()) / 1000, key);
-    }
-  }
-
-  const Membership& membership_;
-  const Clock::time_point deadline_ = Clock::now() + membership_.timeout;
-  WaitNotice notice_{fmt::format("rank {}", membership_.rank)};
-};
 
 // Gloo's waits end by success, by an error on the connection, or by a timeout that kills the whole context; and a
 // message that is half written when its connection breaks is forgotten. So each wait is woken every few milliseconds
@@ -146,21 +105,19 @@ class Waits {
 
 class GlooMessenger : public Messenger {
  public:
-  GlooMessenger(Membership membership, Device device, const std::string& name)
-      : membership_(std::move(membership)), device_(std::move(device)) {
+  // `address`: to listen on until all peers have come.
+  GlooMessenger(Membership membership, Device device, std::string address, const std::string& name)
+      : membership_(std::move(membership)), device_(std::move(device)), address_(std::move(address)) {
     exchange_names(name);
     if (size() == 1) return;
-    auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
-    context->setTimeout(membership_.timeout);
-    KeysForGloo keys(membership_);
     try {
-      context->connectFullMesh(keys, device_);
+      context_ =
+          std::make_shared<ProvenContext>(rank(), connect_peers(membership_, address_), device_, membership_.timeout);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       throw_error<CommError>("[gloo] {} cannot reach all its peers: {}", name, error.what());
     }
-    context_ = std::move(context);
   }
 
   int rank() const override { return membership_.rank; }
@@ -219,7 +176,7 @@ class GlooMessenger : public Messenger {
     part.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
     part.size = static_cast<int>(members.size());
     part.name = membership_.name + "/" + split_key;
-    return std::make_unique<GlooMessenger>(part, device_, name(rank()));
+    return std::make_unique<GlooMessenger>(part, device_, address_, name(rank()));
   }
 
  private:
@@ -243,8 +200,9 @@ class GlooMessenger : public Messenger {
 
   Membership membership_;
   Device device_;
+  std::string address_;
   std::vector<std::string> names_;
-  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::shared_ptr<ProvenContext> context_;
   Waits waits_;
   std::atomic<bool> stopping_ = false, stopped_ = false;
   std::mutex mutex_;
@@ -322,7 +280,8 @@ void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, i
 std::shared_ptr<Group> gloo_group(const Membership& membership, const GlooOptions& options) {
   check_membership("gloo", membership.rank, membership.size);
   ignore_broken_pipes();
-  auto messenger = std::make_unique<GlooMessenger>(membership, make_device(options), process_name(membership.rank));
+  auto messenger =
+      std::make_unique<GlooMessenger>(membership, gloo_device(), address_of(options), process_name(membership.rank));
   return std::make_shared<MessageGroup>(std::move(messenger),
                                         MessageGroup::Options{membership.timeout, membership.store});
 }

@@ -85,15 +85,6 @@ std::string key_of(const Membership& membership, int rank) { return fmt::format(
 
 }  // namespace
 
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(number_, other.number_);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (number_ >= 0) ::close(number_);
-}
-
 // Each rank connects to those below it and is called by those above.
 Mesh::Mesh(const Membership& membership) : rank_(membership.rank), sockets_(static_cast<size_t>(membership.size)) {
   const Clock::time_point deadline = Clock::now() + membership.timeout;

@@ -9,23 +9,11 @@
 #include <functional>
 #include <vector>
 
+#include "bonfire/comm/file_descriptor.h"
 #include "bonfire/comm/group.h"
 #include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
-
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int number) : number_(number) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-  int get() const { return number_; }
-
- private:
-  int number_ = -1;
-};
 
 class Mesh {
  public:
