@@ -15,6 +15,7 @@
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "tests/launch/hosts.h"
 #include "tests/launch/launched.h"
+#include "tests/launch/relayed_job.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
@@ -28,6 +29,7 @@ using testing::joined;
 using testing::program_beside;
 using testing::ScratchFolder;
 using testing::TwoHosts;
+using testing::weights_of;
 using testing::Words;
 
 // Of 10 trials 8 are of signals and 2 of cut links. As many run at once: they wait for most of their time.
@@ -36,11 +38,6 @@ constexpr int kSignals = 8, kCuts = 2;
 int waves() {
   const char* asked = std::getenv("BONFIRE_TRIALS");
   return asked == nullptr ? 1 : (std::atoi(asked) + 9) / 10;
-}
-
-std::string weights_of(const std::string& output) {
-  size_t at = output.find("weights ");
-  return at == std::string::npos ? "" : output.substr(at, output.find('\n', at) - at);
 }
 
 struct Course {

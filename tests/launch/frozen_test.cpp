@@ -55,7 +55,7 @@ void expect_named_under_mpirun() {
   expect_mentions(last.output(),
                   {"rank 1 (", "is frozen: it gives no sign of life, and was last seen in step 5, all_r"});
   EXPECT_NE(first.read_line("[all_reduce] aborted by rank 1 ("), "") << first.output();
-  expect_mentions(first.output(), {"rank 0 (", ", which holds the store, gives no sign of life: "});
+  expect_mentions(first.output(), {"rank 0 (", ", which holds the store, has given no sign of life for "});
 }
 
 // Several jobs at once: each waits for most of its time.

@@ -18,7 +18,7 @@ int main() {
     for (;;) std::this_thread::sleep_for(std::chrono::seconds(60));
   }).detach();
   started.wait();
-  return bonfire::launch::run_guarded([](int pipe) {
+  auto body = [](int pipe) {
     std::puts("ready");
     std::fflush(stdout);
     sigset_t requests;
@@ -31,5 +31,6 @@ int main() {
         return 5;
       }
     return 6;  // the program is dead
-  });
+  };
+  return bonfire::launch::run_guarded(body, std::chrono::seconds(8));
 }

@@ -48,6 +48,8 @@ class Hosts {
   // By which it reaches the others: x of host a, y of b, ...
   std::string interface(char host) const { return name_ + static_cast<char>('x' + host - 'a'); }
 
+  const std::string& prefix() const { return name_; }  // {0}
+
   bool ready_ = false;
 
  private:

@@ -83,6 +83,20 @@ inline bool is_there(int process) {
   return name_end != std::string::npos && text.substr(name_end, 3) != ") Z";
 }
 
+// The first process that it has started; -1: none.
+inline int child_of(int process) {
+  std::ifstream stream("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
+  int child = -1;
+  stream >> child;
+  return child;
+}
+
+// The three processes of a launcher: the one that was started, its guard, and the one that has started the ranks.
+inline std::vector<int> launcher_of(const ChildProcess& job) {
+  const int guard = child_of(job.pid());
+  return {job.pid(), guard, child_of(guard)};
+}
+
 // Whether none is there any more within 5 s.
 inline bool gone_soon(const std::function<std::vector<int>()>& processes) {
   for (int i = 0; i < 500; ++i) {

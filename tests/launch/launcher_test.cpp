@@ -22,21 +22,10 @@ using testing::free_port;
 using testing::gone_soon;
 using testing::is_there;
 using testing::Launched;
+using testing::launcher_of;
 using testing::processes_with;
 using testing::ScratchFolder;
 using testing::Words;
-
-int child_of(int process) {
-  int child = 0;
-  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", process)) >> child;
-  return child;
-}
-
-// The three processes of a launcher: the one that was started, its guard, and the one that has started the ranks.
-std::vector<int> launcher_of(const Launched& job) {
-  const int guard = child_of(job.pid());
-  return {job.pid(), guard, child_of(guard)};
-}
 
 }  // namespace
 
@@ -55,6 +44,33 @@ TEST(Launch, RanksShareTheCores) {
   EXPECT_EQ(job.wait(), 0);
   EXPECT_EQ(count(job.output(), fmt::format("BONFIRE_CPU_THREADS={}\n", std::max(1, available_cores() / 2))), 2u);
   EXPECT_EQ(count(job.output(), "OMP_NUM_THREADS=7\n"), 2u);  // the user's word stands
+}
+
+// A process that is stopped closes nothing, so nobody would ever notice.
+TEST(Launch, OneThatIsStoppedForGoodIsEndedWithAllThatItHasStarted) {
+  Launched jobs[] = {{{"--node_timeout", "5"}, {"spawn", "sleep", "60"}},
+                     {{"--node_timeout", "5"}, {"spawn", "sleep", "60"}}};
+  std::vector<int> processes;
+  for (Launched& job : jobs)
+    for (int process : job.processes(1)) processes.push_back(process);
+  for (int part : {1, 2}) ::kill(launcher_of(jobs[part - 1])[static_cast<size_t>(part)], SIGSTOP);
+  EXPECT_EQ(jobs[0].wait(), 128 + SIGKILL);
+  expect_mentions(jobs[0].output(),
+                  {"the launcher's guard (process ", "is stopped: it has given no sign of life for 5."});
+  EXPECT_EQ(jobs[1].wait(), 128 + SIGKILL);
+  expect_mentions(jobs[1].output(), {"the launcher (process ", "is stopped: it has given no sign of life for 5."});
+  EXPECT_TRUE(gone_soon([&] { return processes; }));
+}
+
+TEST(Launch, TimeInWhichAllOfItWasStoppedDoesNotCount) {
+  Launched job({"--node_timeout", "5"}, {"print", "begun", "sleep", "9", "print", "whole"});
+  EXPECT_NE(job.read_line("begun"), "");
+  const std::vector<int> all = launcher_of(job);
+  for (int process : all) ::kill(process, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(7));
+  for (int process : all) ::kill(process, SIGCONT);
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  expect_mentions(job.output(), {"whole"});
 }
 
 TEST(Launch, ARankThatLostAnotherIsNotTheCulprit) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "bonfire/comm/store_client.h"
 #include "tests/launch/hosts.h"
 #include "tests/launch/launched.h"
 #include "tests/support/expect_error.h"
@@ -69,11 +70,11 @@ TEST(LaunchNodes, StartAgainTogether) {
   ScratchFolder folder;
   int port = free_port();
   Words rank{"meet", "30", "env", "BONFIRE_GENERATION", "if", "1", "once", folder / "seen", "kill", "9"};
-  LaunchedNode zero(0, port, {"--max_restarts", "2"}, rank), one(1, port, {"--max_restarts", "2"}, rank);
+  LaunchedNode zero(0, port, {"--max_restarts", "2"}, rank), one(1, port, {}, rank);  // node 0 decides
   EXPECT_EQ(zero.wait(), 0) << zero.output();
   EXPECT_EQ(one.wait(), 0) << one.output();
-  expect_mentions(zero.output(), {"[rank 0] BONFIRE_GENERATION=1"});
-  expect_mentions(one.output(), {"[rank 1] BONFIRE_GENERATION=1"});
+  expect_mentions(zero.output(), {"restart 1 of 2", "[rank 0] BONFIRE_GENERATION=1"});
+  expect_mentions(one.output(), {"restart 1 of 2", "[rank 1] BONFIRE_GENERATION=1"});
 }
 
 TEST(LaunchNodes, CtrlCOnOneStopsAll) {
@@ -120,13 +121,64 @@ TEST(LaunchNodes, MustHaveTheSameProgram) {
 TEST(LaunchNodes, ALostNodeIsNamedAndEndsTheJob) {
   int port = free_port();
   Words rank{"meet", "30", "spawn", "sleep", "60"};
-  LaunchedNode zero(0, port, {"--max_restarts", "1", "--node_timeout", "3"}, rank), one(1, port, {}, rank);
+  LaunchedNode zero(0, port, {"--max_restarts", "1", "--node_timeout", "60"}, rank), one(1, port, {}, rank);
   std::vector<int> processes = zero.processes(1);
   one.processes(1);
   one.signal(SIGKILL);
   EXPECT_EQ(zero.wait(), 1);
-  expect_mentions(zero.output(), {"node 1 (", ") is lost: its launcher has said nothing for 3 s"});
+  expect_mentions(zero.output(), {"node 1 (", ") is lost: its launcher has ended without a word"});
   for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
+TEST(LaunchNodes, ANodeRankIsTheFirstOnesAndTheJobGoesOn) {
+  int port = free_port();
+  const Words rank{"meet", "30", "print", "begun", "sleep", "2", "print", "whole"};
+  LaunchedNode zero(0, port, {}, rank), one(1, port, {}, rank);
+  EXPECT_NE(one.read_line("begun"), "") << one.output();
+  LaunchedNode second(1, port, {}, rank);
+  EXPECT_EQ(second.wait(), 1) << second.output();
+  expect_mentions(second.output(), {"--node_rank 1 is taken: it is ", " (127.0.0.1, process "});
+  for (LaunchedNode* node : {&zero, &one}) {
+    EXPECT_EQ(node->wait(), 0) << node->output();
+    expect_mentions(node->output(), {"whole"});
+  }
+}
+
+TEST(LaunchNodes, OfTwoThatComeTogetherWithOneRankOneIsRefused) {
+  const Words rank{"meet", "30", "sleep", "0.5", "print", "whole"};
+  for (int trial = 0; trial < 3; ++trial) {
+    int port = free_port();
+    LaunchedNode one(1, port, {}, rank), same(1, port, {}, rank), zero(0, port, {}, rank);
+    EXPECT_EQ(zero.wait(), 0) << zero.output();
+    EXPECT_EQ(one.wait() + same.wait(), 1) << one.output() << same.output();
+    for (const LaunchedNode* node : {&one, &same})
+      expect_mentions(node->output(), {const_cast<LaunchedNode*>(node)->wait() == 0 ? "whole" : "is taken"});
+  }
+}
+
+TEST(LaunchNodes, WhoseOwnRankFailedNeverSaysThatAllIsWell) {
+  int port = free_port();
+  const Words rank{"meet", "30", "print", "begun", "if", "1", "sleep", "1", "exit", "3", "if", "0", "sleep", "60"};
+  LaunchedNode zero(0, port, {}, rank), one(1, port, {}, rank);
+  EXPECT_NE(one.read_line("begun"), "") << one.output();
+  // Somebody of the job says otherwise.
+  comm::connect_store({.port = port, .token = "secret"})->claim("0/verdict", R"({"how": "done"})");
+  EXPECT_NE(one.wait(), 0) << one.output();
+  EXPECT_NE(zero.wait(), 0) << zero.output();
+  expect_mentions(one.output(), {"the job was declared done, though not every rank here has ended well"});
+}
+
+// A launcher that is stopped closes nothing: node 0 waits for its time-out, and says how long that was.
+TEST(LaunchNodes, OneThatIsStoppedIsLostAfterTheTimeoutOfNodeZero) {
+  int port = free_port();
+  const Words rank{"meet", "30", "print", "begun", "sleep", "60"};
+  LaunchedNode zero(0, port, {"--node_timeout", "5"}, rank), one(1, port, {"--node_timeout", "60"}, rank);
+  EXPECT_NE(one.read_line("begun"), "") << one.output();
+  ::kill(testing::launcher_of(one)[2], SIGSTOP);
+  EXPECT_EQ(zero.wait(), 1) << zero.output();
+  expect_mentions(zero.output(), {"has been silent for 3.", "it counts as lost after 5 s",
+                                  ") is lost: its launcher has said nothing for 5."});
+  one.signal(SIGKILL);
 }
 
 TEST(LaunchNodes, NoticeThatNodeZeroIsGone) {

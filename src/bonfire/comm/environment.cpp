@@ -93,6 +93,9 @@ Environment from_torchrun(const Reader& read, const std::vector<std::string>& ar
     e.starter = Starter::bonfire;
     e.generation = read.number("BONFIRE_GENERATION", 0, kMost);
     e.store_port = port;
+    e.host = read.number("GROUP_RANK", 0, kMost, -1);
+    e.node_timeout = std::chrono::milliseconds(
+        read.number("BONFIRE_NODE_TIMEOUT", 1, kMost, static_cast<int>(e.node_timeout.count())));
   } else {
     e.starter = Starter::torchrun;
     bool agent_has_it = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True";

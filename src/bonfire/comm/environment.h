@@ -2,6 +2,7 @@
 // Who this process is in its job, as whoever started it says in the environment (docs/launch.md): bonfire launch,
 // torchrun, mpirun or srun. A process that was started plainly is rank 0 of 1.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ struct Environment {
   int store_port = 0;  // 0: any
   int64_t generation = 0;
   std::string token = {};
+  int host = -1;  // the rank of its node where bonfire launch runs there; else -1
+  // A host from which nothing comes for so long is lost.
+  std::chrono::milliseconds node_timeout{6'000};
 
   // Only bonfire launch holds the store itself; elsewhere rank 0 does.
   bool holds_store() const { return starter != Starter::bonfire && rank == 0; }

@@ -14,9 +14,9 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kBetweenBeats = 1s;
-constexpr auto kAnswer = 3s;        // a store that has not answered by then is asked again
-constexpr auto kWithoutStore = 7s;  // of silence: with the beat before it, nobody waits for 10 s
-constexpr auto kHeldUp = 2s;        // a beat that comes so late: this process was frozen itself
+constexpr auto kAnswer = 3s;  // a store that has not answered by then is asked again
+constexpr auto kSlack = 1s;   // a host that is lost is noticed by its lifeline first, which knows more
+constexpr auto kHeldUp = 2s;  // a beat that comes so late: this process was frozen itself
 constexpr auto kFarewell = 1s;
 
 std::string holder_of(const Rendezvous& job) {
@@ -39,7 +39,8 @@ std::string frozen_text(const std::vector<LifeSign>& ranks) {
 Heartbeat::Heartbeat(const Rendezvous& job)
     : store_(job.store),
       holder_(holder_of(job)),
-      self_{.rank = job.environment.rank, .name = process_name(job.environment.rank)},
+      node_timeout_(job.environment.node_timeout),
+      self_{.rank = job.environment.rank, .name = process_name(job.environment.rank), .host = job.environment.host},
       heard_(Clock::now()),
       thread_([this](const std::stop_token& stop) { run(stop); }),
       lifelines_(job, [this](const std::string& why) { raise(why); }) {}
@@ -92,8 +93,10 @@ std::string Heartbeat::beat() {
     std::erase_if(frozen, [&](const LifeSign& rank) { return rank.rank == sign.rank; });  // no longer, it seems
     return frozen.empty() ? "" : frozen_text(frozen);
   } catch (const Error& error) {
-    return Clock::now() - heard_ < kWithoutStore ? ""
-                                                 : fmt::format("{} gives no sign of life: {}", holder_, error.what());
+    const auto silent = Clock::now() - heard_;
+    if (silent < node_timeout_ + kSlack) return "";
+    return fmt::format("{} has given no sign of life for {:.1f} s: {}", holder_,
+                       std::chrono::duration<double>(silent).count(), error.what());
   }
 }
 

@@ -44,6 +44,7 @@ class Heartbeat {
 
   std::shared_ptr<Store> store_;
   std::string holder_;  // of the store
+  std::chrono::milliseconds node_timeout_;
   std::mutex mutex_;
   std::condition_variable_any stopped_;
   LifeSign self_;

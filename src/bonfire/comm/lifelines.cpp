@@ -26,11 +26,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A link that answers none of kProbes questions, a second apart, behind a second of silence, is cut. Less than the
-// silence of a frozen rank: what cannot be heard over a cut link is not taken for frozen.
-constexpr int kProbes = 5;
-constexpr int kSeconds = 1 + kProbes;
-constexpr auto kSlice = 500ms;  // of waiting for the store
+constexpr int kMostProbes = 100;  // Linux takes up to 127
+constexpr auto kSlice = 500ms;    // of waiting for the store
 constexpr auto kHandshake = 3s;
 const std::string kNotListening = "none";  // said in place of a secret, so that nobody waits for one
 
@@ -41,11 +38,23 @@ void set(int socket, int level, int option, const T& value) {
   ::setsockopt(socket, level, option, &value, sizeof value);
 }
 
-void keep_alive(int socket) {
+// A link that answers none of several questions, a second apart, after a second of silence, is cut: when the time-out
+// is over.
+void keep_alive(int socket, std::chrono::milliseconds timeout) {
+  const auto seconds = static_cast<int>(std::max<int64_t>(2, std::chrono::ceil<std::chrono::seconds>(timeout).count()));
+  const int between = (seconds - 2) / kMostProbes + 1;
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, between);
+  set(socket, IPPROTO_TCP, TCP_KEEPCNT, (seconds - 1 + between - 1) / between);
+}
+
+// Seconds since something came through it.
+double silence_of(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length);
+  return static_cast<double>(info.tcpi_last_ack_recv) / 1000;
 }
 
 // The first rank of each host, by its machine.
@@ -62,7 +71,10 @@ std::vector<Peer> first_ranks(const std::vector<Peer>& peers) {
 class Lifelines::Watch {
  public:
   Watch(const Rendezvous& job, Alarm alarm)
-      : store_(job.store), alarm_(std::move(alarm)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : store_(job.store),
+        alarm_(std::move(alarm)),
+        timeout_(job.environment.node_timeout),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     for (const Peer& first : first_ranks(job.peers)) {
       if (first.rank == job.environment.rank)
         self_ = first;
@@ -119,7 +131,7 @@ class Lifelines::Watch {
   }
 
   void hold(int rank, FileDescriptor socket) {
-    keep_alive(socket.get());
+    keep_alive(socket.get(), timeout_);
     lines_[rank] = std::move(socket);
   }
 
@@ -148,15 +160,17 @@ class Lifelines::Watch {
     int error = 0;
     socklen_t length = sizeof error;
     ::getsockopt(lines_[rank].get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    const double silent = silence_of(lines_[rank].get());
     lines_.erase(rank);
     if (error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH && error != ENETDOWN) return;
     const Peer& other = others_.at(rank);
-    alarm_(fmt::format("the hosts {} ({}) and {} ({}) have lost each other: nothing came through for {} s", self_->host,
-                       self_->address, other.host, other.address, kSeconds));
+    alarm_(fmt::format("the hosts {} ({}) and {} ({}) have lost each other: nothing came through for {:.1f} s",
+                       self_->host, self_->address, other.host, other.address, silent));
   }
 
   std::shared_ptr<Store> store_;
   Alarm alarm_;
+  std::chrono::milliseconds timeout_;
   FileDescriptor wake_;
   std::optional<Peer> self_;
   std::map<int, Peer> others_;           // by rank

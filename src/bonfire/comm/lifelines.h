@@ -2,8 +2,9 @@
 // Lifelines: a connection between each two hosts of a job that tells when the link between them is cut.
 //
 // Nothing is sent over it. The kernels ask each other every second whether the other is there (TCP's keepalive), so
-// hosts whose processes are frozen or busy still answer, and only a link or a host that is gone does not. The first
-// rank of each host holds them. Two hosts that cannot make one (a firewall between them) are not watched.
+// hosts whose processes are frozen or busy still answer, and only a link or a host that is gone does not. One that
+// answers again before Environment::node_timeout is over was never lost. The first rank of each host holds them. Two
+// hosts that cannot make one (a firewall between them) are not watched.
 
 #include <functional>
 #include <memory>

@@ -138,6 +138,13 @@ Route reach(const std::string& host, int port, std::chrono::milliseconds timeout
   }
 }
 
+bool is_refused(const std::string& literal, int port, std::chrono::milliseconds timeout) {
+  auto [found, error] = look_up(literal, port);
+  if (!found) return false;
+  Socket socket(found->ai_family);
+  return socket.get() >= 0 && connect_within(socket.get(), *found, timeout) == ECONNREFUSED;
+}
+
 std::string choose_address(const std::string& choice, const std::vector<Interface>& all) {
   bool exclude = choice.starts_with('^'), exact = choice.starts_with('=');
   std::vector<std::string> names;

@@ -42,6 +42,9 @@ struct Route {
 Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from = {},
             const std::function<void(const std::string& reasons)>& waiting = {});
 
+// Whether a host answers, within the time, that nobody listens there.
+bool is_refused(const std::string& literal, int port, std::chrono::milliseconds timeout);
+
 // The address of the interface that a choice as NCCL writes it names: "eth1", "=eth1" (exactly), "eth,ib" (beginning
 // so),
 // "^docker,lo" (none of these). ConfigError lists the interfaces when it names none.

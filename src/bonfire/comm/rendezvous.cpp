@@ -222,7 +222,8 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
                      .generation = e.generation,
                      .caller = fmt::format("rank {}", e.rank),
                      .holder = e.starter == Starter::bonfire ? "node 0's launcher" : "rank 0",
-                     .connect_timeout = options.timeout});
+                     .connect_timeout = options.timeout,
+                     .silence = e.node_timeout});
   if (e.starter != Starter::bonfire) store = with_farewell(std::move(store), std::move(server), e);
 
   store->set(key_of(e.rank), described(own_address(e, options.timeout), options.settings));

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/random.h>
 
 #include <algorithm>
+#include <mutex>
+#include <thread>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/gate.h"
@@ -39,6 +42,10 @@ std::string target_of(const std::string& literal, int port) {
   return fmt::format("ipv6:[{}]:{}", encoded, port);
 }
 
+milliseconds pings_after(milliseconds silence) {
+  return std::clamp(silence / 4, milliseconds(500), milliseconds(5'000));
+}
+
 std::shared_ptr<grpc::ChannelCredentials> credentials_of(const Tls& tls) {
   if (!tls.on()) return grpc::InsecureChannelCredentials();
   return grpc::SslCredentials({tls.authorities, tls.key, tls.certificate});
@@ -53,11 +60,13 @@ grpc::ChannelArguments channel_arguments(const StoreClientOptions& options) {
   if (options.tls.on()) arguments.SetSslTargetNameOverride(bare(options.host));  // not that of the address it has
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A server that is frozen, or behind a link that was cut, is noticed after the sum of these.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(silence.count() / 2));
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(silence.count() / 2));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // the least time in which one may connect
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // A connection to a server that is frozen, or over a link that was cut, is given up after the sum of these at the
+  // latest, and another one tried: it comes through as soon as the link is back, while what waits in the old one would
+  // be sent again ever more rarely. Whether the server is given up is decided in GrpcStore::made.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(pings_after(silence).count()));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(pings_after(silence).count()));
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
@@ -69,7 +78,10 @@ grpc::ChannelArguments channel_arguments(const StoreClientOptions& options) {
 class GrpcStore final : public Store {
  public:
   explicit GrpcStore(const StoreClientOptions& options)
-      : where_(host_and_port(options.host, options.port)), call_timeout_(options.call_timeout) {
+      : where_(host_and_port(options.host, options.port)),
+        port_(options.port),
+        call_timeout_(options.call_timeout),
+        silence_(options.silence) {
     gpr_set_log_function([](gpr_log_func_args*) {});  // what goes wrong is said in our own words
     caller_.set_token(options.token);
     caller_.set_name(options.caller);
@@ -83,30 +95,34 @@ class GrpcStore final : public Store {
     });
     const auto now = Clock::now();  // a busy host may take a while to answer
     const auto deadline = std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000));
+    literal_ = route.remote;
     ask_at_the_gate(route.remote, options, deadline);
     stub_ = wire::Store::NewStub(grpc::CreateCustomChannel(target_of(route.remote, options.port),
                                                            credentials_of(options.tls), channel_arguments(options)));
     greet(deadline, options.tls.on());
   }
 
-  void set(const std::string& key, const std::string& value) override {
-    wire::SetRequest request;
-    *request.mutable_caller() = caller_;
-    request.set_key(key);
-    request.set_value(value);
-    wire::SetReply reply;
-    grpc::ClientContext context;
-    check(stub_->Set(limited(context, call_timeout_), request, &reply), "set '" + key + "'", call_timeout_);
+  ~GrpcStore() override {
+    {
+      std::lock_guard lock(staying_mutex_);
+      leaving_ = true;
+      if (staying_context_ != nullptr) staying_context_->TryCancel();
+    }
+    if (staying_.joinable()) staying_.join();
   }
+
+  void set(const std::string& key, const std::string& value) override { put(key, value, false); }
+  std::string claim(const std::string& key, const std::string& value) override { return put(key, value, true); }
 
   int64_t add(const std::string& key, int64_t amount) override {
     wire::AddRequest request;
     *request.mutable_caller() = caller_;
     request.set_key(key);
     request.set_amount(amount);
+    request.set_number(random_number());
     wire::AddReply reply;
-    grpc::ClientContext context;
-    check(stub_->Add(limited(context, call_timeout_), request, &reply), "add to '" + key + "'", call_timeout_);
+    check(made(call_timeout_, [&](auto* context) { return stub_->Add(context, request, &reply); }),
+          "add to '" + key + "'", call_timeout_);
     return reply.sum();
   }
 
@@ -126,7 +142,19 @@ class GrpcStore final : public Store {
     ask(request, "hear that this rank leaves", timeout);
   }
 
-  std::vector<LifeSign> frozen_ranks() override { return ask({}, "tell who is frozen", call_timeout_); }
+  HostNews beat_of_host(int host, milliseconds answer) override {
+    wire::BeatRequest request;
+    request.set_host(host);
+    request.set_answer(answer.count());
+    const wire::BeatReply reply = reply_to(request, "tell who is frozen", call_timeout_);
+    return {signs_in(reply), milliseconds(reply.slowest_answer())};
+  }
+
+  void stay(int host) override {
+    staying_ = std::thread([this, host] {
+      while (stay_once(host)) std::this_thread::sleep_for(kBetweenTries);  // the link is out, or the server is gone
+    });
+  }
 
   std::vector<LifeSign> last_signs() override {
     wire::BeatRequest request;
@@ -135,6 +163,82 @@ class GrpcStore final : public Store {
   }
 
  private:
+  static constexpr milliseconds kBetweenTries{100}, kLongestQuestion{1'000};
+
+  std::string put(const std::string& key, const std::string& value, bool unless_set) {
+    wire::SetRequest request;
+    *request.mutable_caller() = caller_;
+    request.set_key(key);
+    request.set_value(value);
+    request.set_unless_set(unless_set);
+    wire::SetReply reply;
+    check(made(call_timeout_, [&](auto* context) { return stub_->Set(context, request, &reply); }), "set '" + key + "'",
+          call_timeout_);
+    return reply.value();
+  }
+
+  // Makes a call. One whose connection breaks is made again, until the server's host says that nobody is there, or
+  // nothing has come from it for too long: since the last answer, and for as long as connections have been failing.
+  template <class Rpc>
+  Status made(milliseconds timeout, const Rpc& rpc) {
+    const auto deadline = std::chrono::system_clock::now() + timeout;
+    for (;; std::this_thread::sleep_for(kBetweenTries)) {
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      Status status = rpc(&context);
+      if (status.error_code() == StatusCode::DEADLINE_EXCEEDED) return status;
+      if (status.error_code() != StatusCode::UNAVAILABLE) {
+        note_answer();
+        return status;
+      }
+      if (is_refused(literal_, port_, kLongestQuestion))
+        return {StatusCode::UNAVAILABLE, "nobody listens there any more"};
+      if (const double silent = silent_for_too_long(); silent > 0)
+        return {StatusCode::UNAVAILABLE, fmt::format("nothing came from it for {:.1f} s", silent)};
+      if (std::chrono::system_clock::now() >= deadline) return status;
+    }
+  }
+
+  void note_answer() {
+    std::lock_guard lock(silence_mutex_);
+    heard_ = Clock::now();
+    broken_.reset();
+  }
+
+  // The seconds; 0: not yet.
+  double silent_for_too_long() {
+    std::lock_guard lock(silence_mutex_);
+    const Clock::time_point now = Clock::now();
+    if (!broken_) broken_ = now;
+    const bool is = now - *broken_ >= silence_ - 2 * pings_after(silence_) && now - heard_ >= silence_;
+    return is ? std::chrono::duration<double>(now - heard_).count() : 0;
+  }
+
+  // Whether to call again: a call that is never answered, and breaks off with this process.
+  bool stay_once(int host) {
+    grpc::ClientContext context;
+    {
+      std::lock_guard lock(staying_mutex_);
+      if (leaving_) return false;
+      staying_context_ = &context;
+    }
+    wire::WaitRequest request;
+    *request.mutable_caller() = caller_;
+    request.add_keys("never");
+    request.set_host(host);
+    wire::WaitReply reply;
+    stub_->Wait(&context, request, &reply);
+    std::lock_guard lock(staying_mutex_);
+    staying_context_ = nullptr;
+    return !leaving_;
+  }
+
+  static uint64_t random_number() {
+    uint64_t number = 0;
+    if (::getrandom(&number, sizeof number, 0) != sizeof number) throw_error<CommError>("[store] no random numbers");
+    return number;
+  }
+
   // Says in words what gRPC would hide: it tries again whatever it is answered.
   void ask_at_the_gate(const std::string& literal, const StoreClientOptions& options, Clock::time_point deadline) {
     const Answer answer = knock(literal, options.port, kCallerAtGate, pass_of(options.token), deadline);
@@ -176,16 +280,25 @@ class GrpcStore final : public Store {
     request.mutable_mine()->set_rank(mine.rank);
     request.mutable_mine()->set_name(mine.name);
     request.mutable_mine()->set_doing(mine.doing);
+    if (mine.host >= 0) request.mutable_mine()->set_host(mine.host);
     return request;
   }
 
-  std::vector<LifeSign> ask(wire::BeatRequest request, const std::string& action, milliseconds timeout) {
+  std::vector<LifeSign> ask(const wire::BeatRequest& request, const std::string& action, milliseconds timeout) {
+    return signs_in(reply_to(request, action, timeout));
+  }
+
+  wire::BeatReply reply_to(wire::BeatRequest request, const std::string& action, milliseconds timeout) {
     *request.mutable_caller() = caller_;
     wire::BeatReply reply;
-    grpc::ClientContext context;
-    check(stub_->Beat(limited(context, timeout), request, &reply), action, timeout);
+    check(made(timeout, [&](auto* context) { return stub_->Beat(context, request, &reply); }), action, timeout);
+    return reply;
+  }
+
+  static std::vector<LifeSign> signs_in(const wire::BeatReply& reply) {
     std::vector<LifeSign> signs;
-    for (const wire::LifeSign& sign : reply.signs()) signs.push_back({sign.rank(), sign.name(), sign.doing()});
+    for (const wire::LifeSign& sign : reply.signs())
+      signs.push_back({sign.rank(), sign.name(), sign.doing(), sign.has_host() ? sign.host() : -1});
     return signs;
   }
 
@@ -195,19 +308,15 @@ class GrpcStore final : public Store {
     *request.mutable_caller() = caller_;
     for (const std::string& key : keys) request.add_keys(key);
     wire::WaitReply reply;
-    {
-      grpc::ClientContext context;
-      Status status = stub_->Wait(limited(context, timeout), request, &reply);
-      if (status.error_code() != StatusCode::DEADLINE_EXCEEDED) {
-        check(status, fmt::format("wait for {}", quoted(keys)), timeout);
-        return reply;
-      }
+    auto wait = [&](auto* context) { return stub_->Wait(context, request, &reply); };
+    Status status = made(timeout, wait);
+    if (status.error_code() != StatusCode::DEADLINE_EXCEEDED) {
+      check(status, fmt::format("wait for {}", quoted(keys)), timeout);
+      return reply;
     }
     request.set_at_once(true);
     reply.Clear();
-    grpc::ClientContext context;
-    check(stub_->Wait(limited(context, call_timeout_), request, &reply), fmt::format("wait for {}", quoted(keys)),
-          call_timeout_);
+    check(made(call_timeout_, wait), fmt::format("wait for {}", quoted(keys)), call_timeout_);
     if (reply.missing_size() > 0)
       throw_error<TimeoutError>("[store] nobody has set {} at {} within {} s",
                                 quoted({reply.missing().begin(), reply.missing().end()}), where_, seconds(timeout));
@@ -243,9 +352,20 @@ class GrpcStore final : public Store {
   }
 
   std::string where_;  // host:port
-  milliseconds call_timeout_;
+  int port_;
+  milliseconds call_timeout_, silence_;
+  std::string literal_;  // that answered
   wire::Caller caller_;
   std::unique_ptr<wire::Store::Stub> stub_;
+
+  std::mutex silence_mutex_;
+  Clock::time_point heard_ = Clock::now();   // when the server last answered
+  std::optional<Clock::time_point> broken_;  // since when connections have been failing
+
+  std::mutex staying_mutex_;
+  bool leaving_ = false;
+  grpc::ClientContext* staying_context_ = nullptr;  // of the call under way
+  std::thread staying_;                             // no std::jthread: see store_server.cpp
 };
 
 }  // namespace

@@ -25,12 +25,12 @@ struct StoreClientOptions {
   std::string holder = {};                 // who opens the store, for messages: "rank 0"
   std::chrono::milliseconds connect_timeout{60'000};
   std::chrono::milliseconds call_timeout{30'000};  // of set and add
-  std::chrono::milliseconds silence{8'000};        // a server that answers no ping for so long is gone
+  std::chrono::milliseconds silence{8'000};        // a server from which nothing comes for so long is gone
 };
 
 // Waits for a server that is not up yet, and says so (comm/wait_notice.h) where it knows the holder. CommError when the
 // host cannot be reached, or answers but holds no store of this job. A server that goes away later makes every call,
-// also one that waits, a CommError.
+// also one that waits, a CommError: at once where its host says so, else when it has been silent for too long.
 std::shared_ptr<Store> connect_store(const StoreClientOptions& options);
 
 }  // namespace bonfire::comm

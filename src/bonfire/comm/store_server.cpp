@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <charconv>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -35,10 +36,13 @@ class Service final : public wire::Store::CallbackService {
       : token_(options.token), on_frozen_(options.on_frozen), vigil_(options.silence), ranks_(options.ranks) {}
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context, const wire::SetRequest* request,
-                                wire::SetReply*) override {
+                                wire::SetReply* reply) override {
     Finished done;
     Status status = locked(request->caller(), [&](Values& values) {
-      values[request->key()] = request->value();
+      if (request->unless_set())
+        reply->set_value(values.try_emplace(request->key(), request->value()).first->second);
+      else
+        values[request->key()] = request->value();
       done = take_satisfied();
       return Status::OK;
     });
@@ -50,6 +54,10 @@ class Service final : public wire::Store::CallbackService {
                                 wire::AddReply* reply) override {
     Finished done;
     Status status = locked(request->caller(), [&](Values& values) {
+      if (const auto before = sums_.find(request->number()); before != sums_.end()) {
+        reply->set_sum(before->second);
+        return Status::OK;
+      }
       std::string& text = values.try_emplace(request->key(), "0").first->second;
       int64_t number = 0;
       auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -58,6 +66,7 @@ class Service final : public wire::Store::CallbackService {
                       fmt::format("'{}' holds text, not a number that can be added to", request->key()));
       reply->set_sum(number + request->amount());
       text = std::to_string(reply->sum());
+      remember(request->number(), reply->sum());
       done = take_satisfied();
       return Status::OK;
     });
@@ -70,6 +79,7 @@ class Service final : public wire::Store::CallbackService {
     Waiter* waiter = nullptr;
     Status status = locked(request->caller(), [&](Values& values) {
       if (!fill(*request, values, *reply) && !request->at_once()) {
+        if (request->has_host()) vigil_.host_stays(request->host(), Vigil::Clock::now());
         waiter = new Waiter(*this, *request, *reply);  // deletes itself when gRPC is done with it
         waiting_.insert(waiter);
       }
@@ -86,12 +96,16 @@ class Service final : public wire::Store::CallbackService {
       if (request->farewell())
         vigil_.forget(mine.rank());
       else if (request->has_mine() && mine.rank() >= 0 && mine.rank() < ranks_)
-        vigil_.hear({mine.rank(), mine.name(), mine.doing()}, Vigil::Clock::now());
+        vigil_.hear({mine.rank(), mine.name(), mine.doing(), mine.has_host() ? mine.host() : -1}, Vigil::Clock::now());
+      if (request->has_host())
+        vigil_.hear_host(request->host(), Vigil::Clock::now(), std::chrono::milliseconds(request->answer()));
+      reply->set_slowest_answer(vigil_.slowest_answer().count());
       for (const LifeSign& sign : request->all() ? vigil_.all() : vigil_.frozen()) {
         wire::LifeSign& told = *reply->add_signs();
         told.set_rank(sign.rank);
         told.set_name(sign.name);
         told.set_doing(sign.doing);
+        if (sign.host >= 0) told.set_host(sign.host);
       }
       return Status::OK;
     });
@@ -108,6 +122,11 @@ class Service final : public wire::Store::CallbackService {
     }
     if (on_frozen_)
       for (const LifeSign& rank : news) on_frozen_(rank, generation);
+  }
+
+  std::map<int, HostSign> hosts() const {
+    std::lock_guard lock(mutex_);
+    return vigil_.hosts();
   }
 
   void begin_generation(int64_t generation) {
@@ -153,6 +172,7 @@ class Service final : public wire::Store::CallbackService {
       {
         std::lock_guard lock(service.mutex_);
         if (service.waiting_.erase(this) == 0) return;
+        if (request.has_host()) service.vigil_.host_ended(request.host(), Vigil::Clock::now());
       }
       Finish(Status::CANCELLED);
     }
@@ -163,12 +183,21 @@ class Service final : public wire::Store::CallbackService {
   };
   using Finished = std::vector<Waiter*>;
 
-  static Status closing() { return {StatusCode::UNAVAILABLE, "the store is closing"}; }
+  static Status closing() { return {StatusCode::ABORTED, "the store is closing"}; }  // no need to try again
 
   static Status too_old(const wire::Caller& caller, int64_t generation) {
     return {StatusCode::FAILED_PRECONDITION,
             fmt::format("{} belongs to generation {} of this job, which is at {}: the job was restarted without it",
                         caller.name(), caller.generation(), generation)};
+  }
+
+  void remember(uint64_t call, int64_t sum) {
+    constexpr size_t kCalls = 4096;  // whose answers may be under way
+    sums_.emplace(call, sum);
+    calls_.push_back(call);
+    if (calls_.size() <= kCalls) return;
+    sums_.erase(calls_.front());
+    calls_.pop_front();
   }
 
   // Calls body(values of the caller's scope) under the mutex when the caller may.
@@ -221,12 +250,14 @@ class Service final : public wire::Store::CallbackService {
 
   const std::string token_;
   const std::function<void(const LifeSign&, int64_t)> on_frozen_;
-  std::mutex mutex_;  // for all below
+  mutable std::mutex mutex_;  // for all below
   Vigil vigil_;
   int ranks_;
   int64_t generation_ = 0;
   Values of_ranks_, of_launchers_;  // of_ranks_: of this generation
   std::set<Waiter*> waiting_;
+  std::map<uint64_t, int64_t> sums_;  // of add, by the number of the call
+  std::deque<uint64_t> calls_;        // in their order
   bool closed_ = false;
 };
 
@@ -276,6 +307,7 @@ class GrpcStoreServer final : public StoreServer {
 
   int port() const override { return gate_.port(); }
   void begin_generation(int64_t generation) override { service_.begin_generation(generation); }
+  std::map<int, HostSign> hosts() const override { return service_.hosts(); }
   void expect_ranks(int ranks) override { service_.expect_ranks(ranks); }
 
  private:

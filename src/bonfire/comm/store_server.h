@@ -14,11 +14,13 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "bonfire/comm/store.h"
 #include "bonfire/comm/tls.h"
+#include "bonfire/comm/vigil.h"
 
 namespace bonfire::comm {
 
@@ -39,6 +41,7 @@ class StoreServer {
   virtual ~StoreServer() = default;  // callers that wait get a CommError
   virtual int port() const = 0;
   virtual void begin_generation(int64_t generation) = 0;  // 0 has begun with the server
+  virtual std::map<int, HostSign> hosts() const = 0;      // whose launchers have given a sign of life
   virtual void expect_ranks(int ranks) = 0;               // where it was not known before
 };
 

@@ -1,10 +1,12 @@
 #include "bonfire/comm/vigil.h"
 
+#include <algorithm>
+
 namespace bonfire::comm {
 
 namespace {
 
-constexpr std::chrono::seconds kLateLook{2};  // whoever looks so late was held up himself
+constexpr std::chrono::seconds kLateLook{2};  // whoever looks, or speaks, so late was held up himself
 
 }  // namespace
 
@@ -14,13 +16,42 @@ void Vigil::hear(const LifeSign& sign, Clock::time_point now) {
   rank.heard = now;
 }
 
+void Vigil::hear_host(int number, Clock::time_point now, std::chrono::milliseconds answer) {
+  HostSign& host = hosts_.try_emplace(number, HostSign{.heard = now}).first->second;
+  const Clock::duration gap = now - host.heard;
+  host.heard = now;
+  host.answer = answer;
+  if (gap < kLateLook) return;
+  for (auto& [rank_number, rank] : ranks_)
+    if (rank.sign.host == number) rank.heard = std::min(now, rank.heard + gap);
+}
+
+void Vigil::host_stays(int number, Clock::time_point now) {
+  HostSign& host = hosts_.try_emplace(number, HostSign{.heard = now}).first->second;
+  ++host.connections;
+  host.ended.reset();
+}
+
+void Vigil::host_ended(int number, Clock::time_point now) {
+  HostSign& host = hosts_.at(number);
+  if (--host.connections == 0) host.ended = now;
+}
+
+std::chrono::milliseconds Vigil::slowest_answer() const {
+  std::chrono::milliseconds slowest{0};
+  for (const auto& [number, host] : hosts_) slowest = std::max(slowest, host.answer);
+  return slowest;
+}
+
 std::vector<LifeSign> Vigil::look(Clock::time_point now) {
   const Clock::duration gap = looked_ == Clock::time_point{} ? Clock::duration{} : now - looked_;
   looked_ = now;
   std::vector<LifeSign> news;
   for (auto& [number, rank] : ranks_) {
     if (gap > kLateLook) rank.heard += gap;
-    if (silence_.count() == 0 || rank.frozen || now - rank.heard < silence_) continue;
+    const auto host = hosts_.find(rank.sign.host);
+    const Clock::time_point until = host == hosts_.end() ? now : host->second.heard;
+    if (silence_.count() == 0 || rank.frozen || until - rank.heard < silence_) continue;
     rank.frozen = true;
     news.push_back(rank.sign);
   }

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -20,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,10 @@ using Clock = std::chrono::steady_clock;
 
 // timeout(1) and others signal a process and then its group: what comes so soon is not a second request.
 constexpr std::chrono::milliseconds kOneRequest{300};
+
+constexpr std::chrono::milliseconds kBetweenSigns{500}, kLateLook{2'000};
+constexpr std::chrono::milliseconds kLeastSilence{5'000};  // in which a busy host lets a process speak
+constexpr int kSign = -1;                                  // of life, where exit codes come too
 
 // What a user ends a program by.
 constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP};
@@ -141,7 +147,7 @@ int parent_of(int process) {
   return parent;
 }
 
-std::vector<int> descendants() {
+std::vector<int> descendants_of(int ancestor) {
   std::map<int, int> parents;
   DIR* folder = ::opendir("/proc");
   if (folder == nullptr) return {};
@@ -154,27 +160,77 @@ std::vector<int> descendants() {
   std::vector<int> below;
   for (const auto& [process, parent] : parents) {
     int above = parent;
-    while (above > 1 && above != ::getpid()) above = parents.contains(above) ? parents[above] : 0;
-    if (above == ::getpid()) below.push_back(process);
+    while (above > 1 && above != ancestor) above = parents.contains(above) ? parents[above] : 0;
+    if (above == ancestor) below.push_back(process);
   }
   return below;
 }
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Waits until one of two can be read; whether the first can.
-bool first_of(int first, int second) {
-  pollfd sources[] = {{first, POLLIN, 0}, {second, POLLIN, 0}};
-  base::uninterrupted([&] { return ::poll(sources, 2, -1); });
-  return sources[0].revents != 0;
+// Which of them can be read, in their order; none when it is time for a sign of life.
+std::vector<bool> readable(std::initializer_list<int> descriptors) {
+  std::vector<pollfd> sources;
+  for (int descriptor : descriptors) sources.push_back({descriptor, POLLIN, 0});
+  base::poll_until(sources, Clock::now() + kBetweenSigns);
+  std::vector<bool> can;
+  for (const pollfd& source : sources) can.push_back(source.revents != 0);
+  return can;
 }
 
-// The guard's part: hands requests on until `inner` has ended, or the program has, which lets `alive` be read. The exit
-// code.
-int watch(int inner, int alive, int signals) {
+// Signs of life go into a pipe that nobody may be reading for a while.
+void give_sign(int pipe) {
+  ::fcntl(pipe, F_SETFL, O_NONBLOCK);
+  [[maybe_unused]] ssize_t count = ::write(pipe, &kSign, sizeof kSign);
+}
+
+// How long a process below has given no sign of life.
+class Silence {
+ public:
+  explicit Silence(std::chrono::milliseconds longest) : longest_(std::max(longest, kLeastSilence)) {}
+
+  void heard() { heard_ = Clock::now(); }
+  // To be called every kBetweenSigns.
+  bool is_too_long() {
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ > kLateLook) heard_ = now;
+    looked_ = now;
+    return now - heard_ >= longest_;
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - heard_).count(); }
+
+ private:
+  std::chrono::milliseconds longest_;
+  Clock::time_point heard_ = Clock::now(), looked_ = heard_;
+};
+
+// What the guard listens to, and where it answers.
+struct Watched {
+  int inner;  // process
+  int alive;  // can be read when the program has ended
+  int signals;
+  int signs;  // of life, from the inner process
+  int answer;
+};
+
+// The guard's part: hands requests on until the inner process or the program has ended, or the former is stopped for
+// good. The exit code.
+int watch(const Watched& watched, Silence silence) {
+  const auto& [inner, alive, signals, signs, answer] = watched;
   std::optional<Clock::time_point> asked_to_stop;
   for (;;) {
-    if (first_of(alive, signals)) return 128 + SIGKILL;
+    give_sign(answer);
+    const std::vector<bool> can = readable({alive, signals, signs});
+    if (can[0]) return 128 + SIGKILL;
+    if (int sign[64]; can[2] && base::uninterrupted([&] { return ::read(signs, sign, sizeof sign); }) > 0)
+      silence.heard();
+    if (silence.is_too_long()) {
+      std::fprintf(stderr,
+                   "bonfire launch: the launcher (process %d) is stopped: it has given no sign of life for %.1f s; it "
+                   "and its ranks are ended\n",
+                   inner, silence.seconds());
+      return 128 + SIGKILL;
+    }
     while (int number = next_signal(signals)) {
       if (number == SIGCHLD) {
         int status = 0;
@@ -195,9 +251,13 @@ int watch(int inner, int alive, int signals) {
   }
 }
 
-[[noreturn]] void be_inner(const std::function<int(int pipe)>& body, int pipe) {
+[[noreturn]] void be_inner(const std::function<int(int pipe)>& body, int pipe, int signs) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::signal(SIGPIPE, SIG_IGN);  // the guard may be dead
+  std::thread([signs] {
+    for (;; std::this_thread::sleep_for(kBetweenSigns)) give_sign(signs);
+  }).detach();
   int code = 1;
   try {
     code = body(pipe);
@@ -210,8 +270,8 @@ int watch(int inner, int alive, int signals) {
 }
 
 // All that is below the guard is the launcher's. It answers with the exit code when nothing of it is left.
-[[noreturn]] void be_guard(const std::function<int(int pipe)>& body, const GuardPipe& alive,
-                           const GuardPipe& answer) try {
+[[noreturn]] void be_guard(const std::function<int(int pipe)>& body, const GuardPipe& alive, const GuardPipe& answer,
+                           std::chrono::milliseconds silence) try {
   ::close(alive.write);
   ::close(answer.read);
   ::setpgid(0, 0);             // a terminal's Ctrl-C is for the program, which hands it on
@@ -220,15 +280,19 @@ int watch(int inner, int alive, int signals) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   constexpr int kWatched[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
   const int signals = signals_from(kWatched);
-  const GuardPipe guard;
+  const GuardPipe guard, signs;
+  ::signal(SIGPIPE, SIG_IGN);  // the program may be dead
   const int inner = ::fork();
   if (inner < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
   if (inner == 0) {
     ::close(guard.write);
-    be_inner(body, guard.read);  // holds the answer open: its end is that of both
+    ::close(signs.read);
+    be_inner(body, guard.read, signs.write);  // holds the answer open: its end is that of both
   }
-  const int code = watch(inner, alive.read, signals);
+  ::close(signs.write);
+  const int code = watch({inner, alive.read, signals, signs.read, answer.write}, Silence(silence));
   end_descendants();
+  ::fcntl(answer.write, F_SETFL, 0);  // this one is waited for
   [[maybe_unused]] ssize_t count = ::write(answer.write, &code, sizeof code);
   ::_exit(0);
 } catch (const std::exception& error) {
@@ -236,19 +300,36 @@ int watch(int inner, int alive, int signals) {
   ::_exit(1);
 }
 
+// A guard that is stopped cannot end what is below it.
+void end_stopped_guard(int guard, const Silence& silence) {
+  std::fprintf(stderr,
+               "bonfire launch: the launcher's guard (process %d) is stopped: it has given no sign of life for %.1f s; "
+               "it and the ranks are ended\n",
+               guard, silence.seconds());
+  for (int process : descendants_of(guard)) ::kill(process, SIGKILL);
+  ::kill(guard, SIGKILL);
+}
+
 // The program's part: hands requests on to the guard until that and the inner process are gone; the exit code.
-int await(int guard, int answer, const Requests& requests) {
+int await(int guard, int answer, const Requests& requests, Silence silence) {
   std::optional<int> code;
+  bool stopped = false;
   for (;;) {
-    if (first_of(answer, requests.descriptor())) {
+    const std::vector<bool> can = readable({answer, requests.descriptor()});
+    if (can[0]) {
       int number = 0;
       if (base::uninterrupted([&] { return ::read(answer, &number, sizeof number); }) != sizeof number) break;
-      code = number;
-    } else if (int number = requests.next(); number > 0 && !code) {
+      silence.heard();
+      if (number != kSign) code = number;
+    } else if (int number = can[1] ? requests.next() : 0; number > 0 && !code) {
       ::kill(guard, number);
     }
+    if (!stopped && !code && silence.is_too_long()) {
+      end_stopped_guard(guard, silence);
+      stopped = true;
+    }
   }
-  if (!code) std::fprintf(stderr, "bonfire launch: the launcher's guard was killed; the ranks are ended\n");
+  if (!code && !stopped) std::fprintf(stderr, "bonfire launch: the launcher's guard was killed; the ranks are ended\n");
   return code.value_or(128 + SIGKILL);
 }
 
@@ -261,7 +342,7 @@ void end_descendants() {
   sigaddset(&child, SIGCHLD);
   const timespec moment{0, 20'000'000};
   for (int round = 0; round < kMostRounds; ++round) {  // one that is in the kernel for good cannot be waited for
-    for (int process : descendants()) ::kill(process, SIGKILL);
+    for (int process : descendants_of(::getpid())) ::kill(process, SIGKILL);
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     if (::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) return;
@@ -269,16 +350,16 @@ void end_descendants() {
   }
 }
 
-int run_guarded(const std::function<int(int pipe)>& body) {
+int run_guarded(const std::function<int(int pipe)>& body, std::chrono::milliseconds silence) {
   Requests requests;
   const GuardPipe alive, answer;
   std::fflush(nullptr);
   const int guard = requests.fork();
   if (guard < 0) throw_error<CommError>("[launch] cannot start a process: {}", std::strerror(errno));
-  if (guard == 0) be_guard(body, alive, answer);
+  if (guard == 0) be_guard(body, alive, answer, silence);
   ::close(alive.read);
   ::close(answer.write);
-  const int code = await(guard, answer.read, requests);
+  const int code = await(guard, answer.read, requests, Silence(silence));
   // The one child that this call has made. A program that asks after its children itself may have done so already.
   base::uninterrupted([&] { return ::waitpid(guard, nullptr, 0); });
   for (int descriptor : {alive.write, answer.read}) ::close(descriptor);

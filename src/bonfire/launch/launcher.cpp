@@ -33,7 +33,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kDefaultPort = 29500;
 constexpr int kAbort = SIGUSR1;  // ends a program that does not know it; SIGTERM and SIGINT ask to save first
-constexpr std::chrono::milliseconds kBlameDelay{1000};  // who has failed by itself may end after its victims
 constexpr std::chrono::milliseconds kWordsDelay{2000};  // in which ranks learn whom they have lost, and say so
 
 void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
@@ -174,11 +173,9 @@ class Launcher {
           if (rank->failed()) failures_.push_back(rank.get());
         }
     if (state_ == State::running && !failures_.empty()) {
-      // Of a rank on another host one hears a little later than of those that have lost it.
-      if (fault(*culprit()) > 0 || (none_runs() && options_.nodes == 1))
-        blame();
-      else if (!blame_at_)
-        blame_at_ = Clock::now() + kBlameDelay;
+      const std::chrono::milliseconds wait = wait_for_news();
+      if (wait.count() == 0) return blame();
+      blame_at_ = std::min(blame_at_.value_or(Clock::time_point::max()), Clock::now() + wait);
     } else if (none_runs()) {
       if (state_ == State::running) {
         state_ = State::waiting;
@@ -189,9 +186,19 @@ class Launcher {
     }
   }
 
-  // How surely a rank has failed by itself: whom a signal killed was hardly the victim of another.
+  // How surely a rank has failed by itself: whom a signal killed was hardly the victim of another, unless it is the one
+  // by which a program ends that catches no errors.
   static int fault(const RankProcess& rank) {
-    return rank.exit_code() == kLostPeer ? 0 : rank.exit_code() < 128 ? 1 : 2;
+    if (rank.exit_code() == kLostPeer) return 0;
+    return rank.exit_code() < 128 || rank.exit_code() == 128 + SIGABRT ? 1 : 2;
+  }
+
+  // Of a rank on another host one hears a little later than of those that have lost it. So who may be a victim is not
+  // blamed before news could have come; 0: blame at once.
+  std::chrono::milliseconds wait_for_news() const {
+    const int sure = fault(*culprit());
+    if (sure == 2 || (options_.nodes == 1 && (sure == 1 || none_runs()))) return {};
+    return sure == 1 ? nodes_->news_delay() / 2 : nodes_->news_delay();
   }
 
   const RankProcess* culprit() const {
@@ -242,11 +249,17 @@ class Launcher {
         say(event.reason);
         stop_signal_ = SIGINT;
         return end_ranks(SIGINT, options_.stop_grace);
-      case Event::Kind::finished: exit_code_ = 0; return;
+      case Event::Kind::finished: return finish();
       case Event::Kind::over:
         if (!event.reason.empty()) say(event.reason);
         exit_code_ = stop_signal_ != 0 ? 128 + stop_signal_ : failure_code_;
     }
+  }
+
+  void finish() {
+    const bool well = std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended_well(); });
+    if (!well) say("the job was declared done, though not every rank here has ended well");
+    exit_code_ = well ? 0 : failures_.empty() ? 1 : culprit()->exit_code();
   }
 
   void start(const Event& event) {
@@ -254,7 +267,7 @@ class Launcher {
       nodes_->asked_to_stop();
       return nodes_->ranks_gone();
     }
-    if (event.generation > 0) say(fmt::format("restart {} of {}", event.generation, options_.max_restarts));
+    if (event.generation > 0) say(fmt::format("restart {} of {}", event.generation, event.max_restarts));
     generation_ = event.generation;
     frozen_.reset();
     failures_.clear();
@@ -283,6 +296,7 @@ class Launcher {
         {"BONFIRE_GENERATION", std::to_string(event.generation)},
         {"BONFIRE_JOB", job_},
         {"BONFIRE_TOKEN", token_},
+        {"BONFIRE_NODE_TIMEOUT", std::to_string(event.node_timeout.count())},
         {"TORCHELASTIC_USE_AGENT_STORE", "False"},
     };
     std::string threads = std::to_string(std::max(1, available_cores() / options_.ranks));
@@ -376,7 +390,7 @@ int launch(const LaunchOptions& options) {
   check(options);
   own_program();  // without /proc nobody could tell who is left behind
   std::string program = find_program(options.program), token = token_for(options);
-  return run_guarded([&](int outer) { return Launcher(options, program, token, outer).run(); });
+  return run_guarded([&](int outer) { return Launcher(options, program, token, outer).run(); }, options.node_timeout);
 }
 
 }  // namespace bonfire::launch

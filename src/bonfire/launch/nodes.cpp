@@ -5,9 +5,12 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -33,8 +36,15 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kSlice = 200ms;         // how often a waiting thread looks up
-constexpr milliseconds kUntilGone = 40'000ms;  // for all ranks of all nodes to leave, and be killed
+constexpr milliseconds kSlice = 200ms;           // how often a waiting thread looks up
+constexpr milliseconds kUntilGone = 40'000ms;    // for all ranks of all nodes to leave, and be killed
+constexpr milliseconds kNews = 1'000ms;          // in which a rank that failed by itself ends, after its victims
+constexpr int kAnswersOfNews = 12;               // of the store's answers, until what a launcher knows is known to all
+constexpr int kAnswersOfSign = 6;                // until one that connects again is heard
+constexpr milliseconds kUntilLeft = 1'500ms;     // a launcher that is still there is heard by then
+constexpr milliseconds kLateLook = 2'000ms;      // whoever looks so late was held up himself
+constexpr milliseconds kWorthTelling = 3'000ms;  // of silence
+constexpr milliseconds kUnheard = 500ms;         // a launcher whose connection broke off would say something by then
 
 // Events on their way from threads to the loop.
 class EventQueue {
@@ -104,6 +114,7 @@ class SingleHost final : public Nodes {
   int port() const override { return server_->port(); }
   int descriptor() const override { return events_.descriptor(); }
   std::optional<Event> event() override { return events_.take(); }
+  milliseconds news_delay() const override { return kNews; }
   void ranks_done() override { events_.put({.kind = Event::Kind::finished}); }
   void rank_failed(const std::string& reason) override {
     events_.put({.kind = Event::Kind::failed, .generation = generation_, .reason = reason});
@@ -117,7 +128,12 @@ class SingleHost final : public Nodes {
 
  private:
   void start() {
-    events_.put({.kind = Event::Kind::start, .generation = generation_, .first_rank = 0, .world = options_.ranks});
+    events_.put({.kind = Event::Kind::start,
+                 .generation = generation_,
+                 .first_rank = 0,
+                 .world = options_.ranks,
+                 .max_restarts = options_.max_restarts,
+                 .node_timeout = options_.silence});
   }
 
   NodeOptions options_;
@@ -127,10 +143,13 @@ class SingleHost final : public Nodes {
   bool stopped_ = false;
 };
 
-json description(const NodeOptions& options) {
+json description(const NodeOptions& options, const std::string& address) {
   utsname system{};
   ::uname(&system);
   return {{"host", comm::host_name()},
+          {"address", address},
+          {"process", ::getpid()},
+          {"begun", Clock::now().time_since_epoch().count()},  // two hosts may be alike in all else
           {"ranks", options.ranks},
           {"version", comm::library_version()},
           {"processor", system.machine},
@@ -149,20 +168,28 @@ std::string difference(int node, const json& zero, const json& other) {
   return {};
 }
 
-// What the two threads and the loop of one launcher share. The threads may be in a call to another host when the
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// What the threads and the loop of one launcher share. The threads may be in a call to another host when the
 // launcher ends; they own it together.
 struct Talk {
   NodeOptions options;
   std::unique_ptr<comm::StoreServer> server;  // node 0's
   EventQueue events;
 
-  // What the loop has said and the node's thread has not yet passed on.
+  // What the loop has said and was not yet passed on.
   struct News {
     bool done = false, gone = false;
     json verdict = {};
+    bool any() const { return done || gone || !verdict.is_null(); }
   };
   std::mutex mutex;
+  std::condition_variable told;
   News news;
+  int64_t generation = 0;                  // that it is about
+  std::shared_ptr<comm::Store> store;      // of the node
+  std::atomic<int64_t> slowest_answer{0};  // ms that the store takes for any of the launchers, of late
+  bool over = false;                       // nothing is to be passed on any more
 
   std::shared_ptr<comm::Store> connect(const char* role) const {
     return comm::connect_store({.host = options.address,
@@ -200,9 +227,32 @@ bool all_there(comm::Store& store, const std::vector<std::string>& keys, millise
 
 // The first verdict on a generation stands.
 void give_verdict(comm::Store& store, int64_t generation, const json& verdict) {
-  if (store.add(fmt::format("{}/verdicts", generation), 1) == 1)
-    store.set(fmt::format("{}/verdict", generation), verdict.dump());
+  store.claim(fmt::format("{}/verdict", generation), verdict.dump());
 }
+
+// Passes on what the loop has said, at once: others wait for it.
+class Messages {
+ public:
+  explicit Messages(std::shared_ptr<Talk> talk) : talk_(std::move(talk)) {}
+
+  void run() {
+    for (;;) {
+      std::unique_lock lock(talk_->mutex);
+      talk_->told.wait(lock, [&] { return talk_->over || (talk_->store != nullptr && talk_->news.any()); });
+      if (!talk_->news.any()) return;
+      const Talk::News news = std::exchange(talk_->news, {});
+      const int64_t generation = talk_->generation;
+      const std::shared_ptr<comm::Store> store = talk_->store;
+      lock.unlock();
+      if (!news.verdict.is_null()) give_verdict(*store, generation, news.verdict);
+      if (news.done) store->set(fmt::format("{}/done/{}", generation, talk_->options.node), "");
+      if (news.gone) store->set(fmt::format("{}/gone/{}", generation, talk_->options.node), "");
+    }
+  }
+
+ private:
+  std::shared_ptr<Talk> talk_;
+};
 
 // A node's part: tells the store what happens here, and the loop what happens elsewhere.
 class Node {
@@ -210,29 +260,62 @@ class Node {
   explicit Node(std::shared_ptr<Talk> talk) : talk_(std::move(talk)), options_(talk_->options) {}
 
   void run() {
-    store_ = talk_->connect("launcher");
-    store_->set(fmt::format("node/{}", options_.node), description(options_).dump());
+    join();
+    if (std::string taken = claim(); !taken.empty())
+      return talk_->events.put({.kind = Event::Kind::over, .reason = taken});
+    store_->stay(options_.node);
     json plan = json::parse(await_plan());
     if (plan.contains("refused")) return leave({.kind = Event::Kind::over, .reason = plan.at("refused")});
     for (int64_t generation = 0;; ++generation) {
       {
         std::lock_guard lock(talk_->mutex);
         talk_->news = {};
+        talk_->generation = generation;
+        talk_->store = store_;
       }
       talk_->events.put({.kind = Event::Kind::start,
                          .generation = generation,
                          .first_rank = plan.at("first").at(static_cast<size_t>(options_.node)),
-                         .world = plan.at("world")});
+                         .world = plan.at("world"),
+                         .max_restarts = options_.max_restarts,
+                         .node_timeout = options_.silence});
       json verdict = json::parse(await(fmt::format("{}/verdict", generation), generation));
       if (verdict.at("how") == "done") return leave({.kind = Event::Kind::finished});
       talk_->events.put({.kind = verdict.at("how") == "failed" ? Event::Kind::failed : Event::Kind::stopped,
                          .generation = generation,
                          .reason = verdict.at("why")});
-      if (await(fmt::format("{}/next", generation), generation) != "start") return leave({.kind = Event::Kind::over});
+      const json next = json::parse(await(fmt::format("{}/next", generation), generation));
+      if (!next.at("start")) return leave({.kind = Event::Kind::over, .reason = next.at("why")});
     }
   }
 
  private:
+  // What node 0 was told holds here too.
+  void join() {
+    store_ = talk_->connect("launcher");
+    const json settings = json::parse(store_->get("settings", options_.timeout));
+    options_.rank_silence = milliseconds(settings.at("rank_timeout"));
+    options_.max_restarts = settings.at("max_restarts");
+    const milliseconds silence(settings.at("node_timeout"));
+    if (silence == options_.silence) return;
+    talk_->options.silence = options_.silence = silence;
+    store_ = talk_->connect("launcher");
+  }
+
+  // Who was here before; "": nobody.
+  std::string claim() {
+    const std::string address = comm::reach(options_.address, options_.port, options_.timeout).local;
+    const std::string mine = description(options_, address).dump();
+    const std::string stands = store_->claim(fmt::format("node/{}", options_.node), mine);
+    if (stands == mine) return {};
+    const json first = json::parse(stands);
+    return fmt::format(
+        "--node_rank {} is taken: it is {} ({}, process {}) since this job was started; give each host a node rank of "
+        "its own, from 0 to {}",
+        options_.node, first.at("host").get<std::string>(), first.at("address").get<std::string>(),
+        first.at("process").get<int64_t>(), options_.nodes - 1);
+  }
+
   // Node 0's launcher itself says whom it waits for.
   std::string await_plan() {
     comm::WaitNotice notice(fmt::format("launcher of node {}", options_.node));
@@ -242,13 +325,11 @@ class Node {
     });
   }
 
-  // Passes news on while it waits.
+  // Gives signs of life while it waits.
   std::string await(
       const std::string& key, int64_t generation, const std::function<void()>& waiting = [] {}) {
     for (;; waiting()) {
-      pass_on(generation);
-      store_->add(fmt::format("beat/{}", options_.node), 1);
-      tell_of_frozen_ranks(generation);
+      beat(generation);
       try {
         return store_->get(key, kSlice);
       } catch (const TimeoutError&) {
@@ -256,41 +337,50 @@ class Node {
     }
   }
 
-  void pass_on(int64_t generation) {
-    Talk::News news;
-    {
-      std::lock_guard lock(talk_->mutex);
-      std::swap(news, talk_->news);
-    }
-    if (!news.verdict.is_null()) give_verdict(*store_, generation, news.verdict);
-    if (news.done) store_->set(fmt::format("{}/done/{}", generation, options_.node), "");
-    if (news.gone) store_->set(fmt::format("{}/gone/{}", generation, options_.node), "");
-  }
-
-  void tell_of_frozen_ranks(int64_t generation) {
+  void beat(int64_t generation) {
     if (generation != told_generation_) told_.clear();
     told_generation_ = generation;
-    for (const comm::LifeSign& rank : store_->frozen_ranks())
+    const Clock::time_point asked = Clock::now();
+    const comm::HostNews news = store_->beat_of_host(options_.node, answer_);
+    note_answer(asked);
+    talk_->slowest_answer = std::max(answer_, news.slowest_answer).count();
+    for (const comm::LifeSign& rank : news.frozen)
       if (told_.insert(rank.rank).second) talk_->events.put(frozen_event(rank, generation, options_.rank_silence));
   }
 
-  // Node 0, which takes the store with it, leaves behind all that still live.
+  // Says how far away node 0 is: the longest answer of late. A silence was the link's, or node 0's.
+  void note_answer(Clock::time_point asked) {
+    const Clock::time_point now = Clock::now();
+    const Clock::duration silent = now - std::exchange(heard_, now);
+    if (options_.node != 0 && silent >= kWorthTelling) {
+      std::fprintf(stderr, "bonfire launch: node 0 (%s) answers again; it was silent for %.1f s (lost after %g s)\n",
+                   options_.address.c_str(), seconds(silent), seconds(options_.silence));
+      return;
+    }
+    answer_ = std::max(std::chrono::ceil<milliseconds>(now - asked), answer_ - answer_ / 8);
+  }
+
+  // Node 0, which takes the store with it, leaves after all that still live.
   void leave(const Event& last) {
     if (options_.node != 0) store_->set(fmt::format("left/{}", options_.node), "");
     for (int node = 1; options_.node == 0 && node < options_.nodes; ++node) {
-      if (!get_now(*store_, fmt::format("node/{}", node))) continue;  // never came
-      std::optional<std::string> beat = get_now(*store_, fmt::format("beat/{}", node)), before;
       while (!all_there(*store_, {fmt::format("left/{}", node)}, 1s)) {
-        before = std::exchange(beat, get_now(*store_, fmt::format("beat/{}", node)));
-        if (beat == before) break;
+        const std::map<int, comm::HostSign> hosts = talk_->server->hosts();
+        const auto host = hosts.find(node);
+        if (host == hosts.end() || Clock::now() - host->second.heard > kUntilLeft) break;  // never came, or is gone
       }
     }
     talk_->events.put(last);
+    std::lock_guard lock(talk_->mutex);
+    talk_->over = true;
+    talk_->told.notify_all();
   }
 
   std::shared_ptr<Talk> talk_;
-  const NodeOptions& options_;
+  NodeOptions options_;
   std::shared_ptr<comm::Store> store_;
+  milliseconds answer_{0};  // that the store takes, of late
+  Clock::time_point heard_ = Clock::now();
   int64_t told_generation_ = 0;
   std::set<int> told_;  // frozen ranks that the loop knows of
 };
@@ -302,6 +392,10 @@ class Chief {
 
   void run() {
     store_ = talk_->connect("chief");
+    store_->set("settings", json{{"node_timeout", options_.silence.count()},
+                                 {"rank_timeout", options_.rank_silence.count()},
+                                 {"max_restarts", options_.max_restarts}}
+                                .dump());
     json plan = make_plan();
     if (!plan.contains("refused")) talk_->server->expect_ranks(plan.at("world"));
     store_->set("plan", plan.dump());
@@ -312,7 +406,9 @@ class Chief {
       bool again =
           all_gone(generation) && verdict.at("how") == "failed" && lost_ < 0 && generation < options_.max_restarts;
       if (again) talk_->server->begin_generation(generation + 1);
-      store_->set(fmt::format("{}/next", generation), again ? "start" : "end");
+      // A node that was lost meanwhile is news, unless it is the verdict itself.
+      const std::string why = lost_ < 0 || verdict.at("why") == lost_how_ ? "" : lost_how_;
+      store_->set(fmt::format("{}/next", generation), json{{"start", again}, {"why", why}}.dump());
       if (!again) return;
     }
   }
@@ -334,7 +430,6 @@ class Chief {
       plan["first"].push_back(plan.at("world"));
       plan["world"] = plan.at("world").get<int>() + one.at("ranks").get<int>();
     }
-    beats_.assign(static_cast<size_t>(options_.nodes), {"", Clock::now()});
     return plan;
   }
 
@@ -380,32 +475,62 @@ class Chief {
   }
 
   void look_for_lost_nodes(int64_t generation) {
-    for (int node = 1; node < options_.nodes; ++node) {
-      auto& [count, since] = beats_[static_cast<size_t>(node)];
-      std::string now = get_now(*store_, fmt::format("beat/{}", node)).value_or("");
-      if (now != count) {
-        count = now;
-        since = Clock::now();
-      } else if (Clock::now() - since > options_.silence && lost_ < 0) {
-        lost_ = node;
-        give_verdict(
-            *store_, generation,
-            {{"how", "failed"},
-             {"why",
-              fmt::format("node {} ({}) is lost: its launcher has said nothing for {} s; it has ended, or the hosts "
-                          "{} (node 0) and {} (node {}) have lost each other",
-                          node, hosts_[static_cast<size_t>(node)], static_cast<double>(options_.silence.count()) / 1000,
-                          hosts_[0], hosts_[static_cast<size_t>(node)], node)}});
-      }
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ > kLateLook) counts_from_ = now;  // this launcher was held up itself
+    looked_ = now;
+    for (const auto& [node, sign] : talk_->server->hosts()) {
+      if (node == 0 || node >= options_.nodes || lost_ >= 0) continue;
+      const Clock::duration silent = now - std::max(sign.heard, counts_from_);
+      tell_of_silence(node, silent);
+      const bool ended = has_ended(sign, now);
+      if (!ended && silent < options_.silence) continue;
+      lost_ = node;
+      lost_how_ = ended ? ended_text(node) : silence_text(node, silent);
+      give_verdict(*store_, generation, {{"how", "failed"}, {"why", lost_how_}});
     }
+  }
+
+  // A launcher that is killed was heard just before its connection broke off; over a link that is out connections
+  // break off too, but later.
+  static bool has_ended(const comm::HostSign& sign, Clock::time_point now) {
+    const Clock::duration moment = kUnheard + kAnswersOfSign * sign.answer;
+    return sign.ended && *sign.ended - sign.heard < moment && now - std::max(*sign.ended, sign.heard) > moment;
+  }
+
+  std::string named(int node) const { return fmt::format("node {} ({})", node, hosts_[static_cast<size_t>(node)]); }
+
+  std::string ended_text(int node) const {
+    return fmt::format("{} is lost: its launcher has ended without a word (was it killed?)", named(node));
+  }
+
+  std::string silence_text(int node, Clock::duration silent) const {
+    const std::string& host = hosts_[static_cast<size_t>(node)];
+    return fmt::format(
+        "{} is lost: its launcher has said nothing for {:.1f} s; it is stopped, or the hosts {} (node 0) and {} (node "
+        "{}) have lost each other",
+        named(node), seconds(silent), hosts_[0], host, node);
+  }
+
+  // When it begins to be long, and when it is over.
+  void tell_of_silence(int node, Clock::duration silent) {
+    Clock::duration& told = told_[node];
+    if (silent >= kWorthTelling && told == Clock::duration{})
+      std::fprintf(stderr, "bonfire launch: %s has been silent for %.1f s; it counts as lost after %g s\n",
+                   named(node).c_str(), seconds(silent), seconds(options_.silence));
+    if (silent < kWorthTelling && told != Clock::duration{})
+      std::fprintf(stderr, "bonfire launch: %s is heard again; it was silent for %.1f s\n", named(node).c_str(),
+                   seconds(told));
+    told = silent < kWorthTelling ? Clock::duration{} : silent;
   }
 
   std::shared_ptr<Talk> talk_;
   const NodeOptions& options_;
   std::shared_ptr<comm::Store> store_;
-  std::vector<std::string> hosts_;                                // [nodes]
-  std::vector<std::pair<std::string, Clock::time_point>> beats_;  // [nodes]: the count, and since when it stands
+  std::vector<std::string> hosts_;       // [nodes]
+  std::map<int, Clock::duration> told_;  // by node: its silence, while that is long
+  Clock::time_point looked_{}, counts_from_{};
   int lost_ = -1;
+  std::string lost_how_;
 };
 
 class ManyHosts final : public Nodes {
@@ -414,29 +539,36 @@ class ManyHosts final : public Nodes {
     talk_->options = options;
     talk_->server = serve(options);
     if (options.node == 0) in_a_thread<Chief>();
+    in_a_thread<Messages>();
     in_a_thread<Node>();
   }
 
   int port() const override { return talk_->options.port; }
   int descriptor() const override { return talk_->events.descriptor(); }
   std::optional<Event> event() override { return talk_->events.take(); }
+  milliseconds news_delay() const override { return kNews + kAnswersOfNews * milliseconds(talk_->slowest_answer); }
   void ranks_done() override {
-    std::lock_guard lock(talk_->mutex);
-    talk_->news.done = true;
+    change([](Talk::News& news) { news.done = true; });
   }
   void rank_failed(const std::string& reason) override { say("failed", reason); }
   void asked_to_stop() override {
     say("stopped", fmt::format("node {} ({}) was asked to stop", talk_->options.node, comm::host_name()));
   }
   void ranks_gone() override {
-    std::lock_guard lock(talk_->mutex);
-    talk_->news.gone = true;
+    change([](Talk::News& news) { news.gone = true; });
   }
 
  private:
   void say(const char* how, const std::string& why) {
+    change([&](Talk::News& news) {
+      if (news.verdict.is_null()) news.verdict = {{"how", how}, {"why", why}};
+    });
+  }
+  template <class Change>
+  void change(const Change& how) {
     std::lock_guard lock(talk_->mutex);
-    if (talk_->news.verdict.is_null()) talk_->news.verdict = {{"how", how}, {"why", why}};
+    how(talk_->news);
+    talk_->told.notify_all();
   }
 
   template <class Part>

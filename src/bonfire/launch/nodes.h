@@ -3,15 +3,20 @@
 //
 // They talk through the store of node 0, whose launcher is the chief:
 //
-//   node/N         what node N has: ranks, version, program                  (each node; chief waits for all)
+//   settings       what node 0 was told and holds for all: time-outs, restarts               (chief)
+//   node/N         who node N is and what it has: ranks, version, program    (who claims it first; chief waits for all)
 //   plan           first rank of each node and the world, or why it is refused               (chief)
-//   G/verdict      how generation G ended: done, failed or stopped, and why  (whoever comes first)
+//   G/verdict      how generation G ended: done, failed or stopped, and why  (who claims it first)
 //   G/done/N       all ranks of N ended well                                 (each node; chief: the verdict done)
 //   G/gone/N       after another verdict: no process of N is left            (each node; chief waits for all)
 //   G/next         start generation G + 1, or end                            (chief)
-//   beat/N         counts up while N's launcher lives; the chief calls a silent one lost
+//   left/N         N needs the store no more                                 (each node; node 0 waits for all)
 //
-// Each also asks the store which ranks are frozen.
+// Each gives the store signs of life, and learns from its answers which ranks are frozen. A node whose launcher is
+// silent for too long is lost, and so is one whose connection has broken off and that says nothing afterwards.
+//
+// The first verdict stands, so whoever may be somebody's victim waits for news of the others before it speaks: for
+// news_delay(), which grows with the time that the store takes to answer.
 //
 // All of it happens in threads of Nodes; the launcher's loop reads events and never waits for the network. A job of one
 // host has no such threads: there the events follow from each other at once.
@@ -49,7 +54,9 @@ struct Event {
   Kind kind = Kind::start;
   int64_t generation = 0;
   int first_rank = 0, world = 1;  // at start
-  int rank = 0;                   // that is frozen
+  int64_t max_restarts = 0;
+  std::chrono::milliseconds node_timeout{0};
+  int rank = 0;  // that is frozen
   std::string name = {};
   std::string reason = {};
 };
@@ -60,6 +67,8 @@ class Nodes {
   virtual int port() const = 0;              // of the store
   virtual int descriptor() const = 0;        // can be read while there are events
   virtual std::optional<Event> event() = 0;  // the next one
+  // How long news of a failure elsewhere may take to come here.
+  virtual std::chrono::milliseconds news_delay() const = 0;
   // What happened here in this generation.
   virtual void ranks_done() = 0;
   virtual void rank_failed(const std::string& reason) = 0;

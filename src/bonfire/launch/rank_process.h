@@ -37,6 +37,7 @@ class RankProcess {
   void ended(int wait_status);
 
   bool failed() const { return !running_ && status_ != 0; }
+  bool ended_well() const { return !running_ && status_ == 0; }
   int exit_code() const;         // 128 + the signal where one killed it
   std::string obituary() const;  // "rank 1 (process 4711 on node0) ended with exit status 3; its last lines: ..."
   std::string story(const std::string& how) const;  // the same for what has not ended: how = "is frozen"
