@@ -241,7 +241,9 @@ std::shared_ptr<grpc::ServerCredentials> credentials_of(const Tls& tls) {
 // gRPC tells of a certificate that cannot be used when it listens, and only then: for a moment, where nobody calls.
 void check_tls(const Tls& tls) {
   if (!tls.on()) return;
+  wire::Store::CallbackService nothing;
   grpc::ServerBuilder builder;
+  builder.RegisterService(&nothing);
   int bound = 0;
   builder.AddListeningPort("unix-abstract:bonfire-" + random_secret(), credentials_of(tls), &bound);
   if (std::unique_ptr<grpc::Server> server = builder.BuildAndStart(); server == nullptr || bound == 0)
