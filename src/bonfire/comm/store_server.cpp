@@ -269,6 +269,20 @@ std::shared_ptr<grpc::ServerCredentials> credentials_of(const Tls& tls) {
   return grpc::SslServerCredentials(options);
 }
 
+// gRPC tells of a certificate that cannot be used when it listens, and only then: for a moment, where nobody calls.
+void check_tls(const Tls& tls) {
+  if (!tls.on()) return;
+  wire::Store::CallbackService nothing;
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&nothing);
+  int bound = 0;
+  builder.AddListeningPort("unix-abstract:bonfire-" + random_secret(), credentials_of(tls), &bound);
+  if (std::unique_ptr<grpc::Server> server = builder.BuildAndStart(); server == nullptr || bound == 0)
+    throw_error<ConfigError>(
+        "[store] there is no TLS with what BONFIRE_TLS_CERT, BONFIRE_TLS_KEY and BONFIRE_TLS_CA name; are they a "
+        "certificate, its own private key, and certificates of authorities, all in PEM?");
+}
+
 // gRPC serves those whom the gate lets in, and nobody else: it reads a message before it can be asked whose it is.
 class GrpcStoreServer final : public StoreServer {
  public:
@@ -280,6 +294,7 @@ class GrpcStoreServer final : public StoreServer {
                .manner = options.tls.on() ? kTlsManner : kPlainManner}),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     gpr_set_log_function([](gpr_log_func_args*) {});  // what goes wrong is said in our own words
+    check_tls(options.tls);
     grpc::ServerBuilder builder;
     door_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_of(options.tls));
@@ -292,9 +307,7 @@ class GrpcStoreServer final : public StoreServer {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr)
-      throw_error<CommError>(
-          "[store] gRPC cannot serve on {}{}", host_and_port(options.address, options.port),
-          options.tls.on() ? "; do BONFIRE_TLS_CERT and BONFIRE_TLS_KEY name a certificate and its key (PEM)?" : "");
+      throw_error<CommError>("[store] gRPC cannot serve on {}", host_and_port(options.address, options.port));
     watch_ = std::thread([this] { run(); });
   }
   ~GrpcStoreServer() override {

@@ -45,8 +45,8 @@ class StoreServer {
   virtual void expect_ranks(int ranks) = 0;               // where it was not known before
 };
 
-// CommError when it cannot listen: the port is taken, the address is not this host's. ConfigError where Bonfire was
-// built without gRPC.
+// CommError when it cannot listen: the port is taken, the address is not this host's. ConfigError for a
+// certificate that cannot be used, and where Bonfire was built without gRPC.
 std::unique_ptr<StoreServer> serve_store(const StoreServerOptions& options);
 
 }  // namespace bonfire::comm

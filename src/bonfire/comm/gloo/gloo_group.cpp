@@ -222,6 +222,15 @@ class GlooTransfer : public Transfer {
   int peer_;
 };
 
+// Gloo names the address where it was handed the connection, which says nothing of the peer.
+std::string words_of(const std::exception& error) {
+  std::string text = error.what();
+  const std::string address = fmt::format(" [{}]:", kMeetingPoint);
+  if (const size_t at = text.find(address); at != std::string::npos)
+    text.erase(at, std::min(text.find_first_not_of("0123456789", at + address.size()), text.size()) - at);
+  return text;
+}
+
 // Runs a call of Gloo; its errors become ours and name the rank.
 template <class Call>
 auto with_peer(const std::string& peer, const Call& call) {
@@ -230,7 +239,7 @@ auto with_peer(const std::string& peer, const Call& call) {
   } catch (const std::bad_alloc&) {  // which is no peer's fault
     throw;
   } catch (const std::exception& error) {
-    throw_error<CommError>("{} is gone: {}", peer, error.what());
+    throw_error<CommError>("{} is gone: {}", peer, words_of(error));
   }
 }
 
@@ -267,7 +276,7 @@ void GlooMessenger::wait(gloo::transport::UnboundBuffer& buffer, bool sending, i
       context_->createUnboundBuffer(nullptr, 0)->recv(peer, kProbeSlot);
     } catch (const std::exception& error) {
       if (with_peer(name(peer), [&] { return waits_.once(buffer, sending); })) return;
-      throw_error<CommError>("{} is gone: {}", name(peer), error.what());
+      throw_error<CommError>("{} is gone: {}", name(peer), words_of(error));
     }
     if (now - asked < kAskTheStore) continue;
     asked = now;

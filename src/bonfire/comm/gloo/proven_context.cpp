@@ -58,8 +58,6 @@ std::string hidden_address() {
   return fmt::format("127.{}.{}.{}", part[0], part[1], 2 + part[2] % 250);
 }
 
-constexpr const char* kMeetingPoint = "127.0.0.1";  // less than each of those: then Gloo's pair is the one who calls
-
 }  // namespace
 
 std::shared_ptr<tcp::Device> gloo_device() {

@@ -10,10 +10,14 @@
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "bonfire/comm/file_descriptor.h"
 
 namespace bonfire::comm {
+
+// Where a pair connects first. Less than any address of the device's: then Gloo's pair is the one that calls.
+inline constexpr const char* kMeetingPoint = "127.0.0.1";
 
 // Runs Gloo's thread; for any number of contexts. CommError without a loopback device.
 std::shared_ptr<gloo::transport::tcp::Device> gloo_device();
