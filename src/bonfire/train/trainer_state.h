@@ -1,7 +1,7 @@
 #pragma once
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
 // up again, trainer_evaluation.cpp what is counted on the test data, trainer_balance.cpp which rank trains on how much,
-// trainer_progress.cpp what is told of the run besides.
+// trainer_trace.cpp what a trace has of the nodes, trainer_progress.cpp what is told of the run besides.
 
 #include <optional>
 
@@ -36,17 +36,23 @@ struct Trainer::State {
   std::optional<models::Model> model;
   std::optional<optim::Optimizer> optimizer;
   std::optional<WeightAverage> average;
-  std::unique_ptr<data::DataLoader> train, test;
-  Tensor mean, deviation;  // of pixels
-  Scalar weight = 1;       // of the loss of the batch at hand
+  std::unique_ptr<data::DataLoader> train, test, validation;  // the last: where samples are held back
+  Tensor mean, deviation;                                     // of pixels
+  Scalar weight = 1;                                          // of the loss of the batch at hand
 
-  int64_t step = 0;         // done
-  int64_t total_steps = 0;  // when the run ends
-  double best_top1 = -1, last_top1 = 0;
+  int64_t step = 0;                      // done
+  int64_t total_steps = 0;               // when the run ends
+  double best_top1 = -1, last_top1 = 0;  // on the validation samples, where there are some
+  std::optional<double> test_top1;       // of the best weights, once the run is over
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
 
   int64_t first_step = 0;
+  std::optional<Turn> evaluations, checkpoints;  // when they are due
+  struct Due {
+    bool evaluation = false, checkpoint = false;
+    explicit operator bool() const { return evaluation || checkpoint; }
+  } due, due_by_clock;  // after the step at hand, inside an epoch; the clock is the first rank's
   std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
 
   std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
@@ -68,6 +74,8 @@ struct Trainer::State {
   void tell(void (Reporter::*event)(const Event&), const Event& what) const {
     if (!is_first_rank()) return;
     for (auto& reporter : reporters) (*reporter.*event)(what);
+    for (auto& reporter : reporters)
+      if (std::string warning = reporter->take_warning(); !warning.empty()) note(warning);
   }
   void note(const std::string& text) const {
     if (!is_first_rank()) return;
@@ -85,6 +93,7 @@ struct Trainer::State {
   // Batches differ in what they count for: on several ranks, at the end of an epoch, and where gradients add up.
   bool weighs() const { return fleet::world_size() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
   bool must_stop() const;
+  models::ModelOptions model_options() const;
   const models::Model& evaluated_model() const { return average ? average->model() : *model; }
   // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
   Tensor logits_of(const models::Model& of, const Tensor& input) const;
@@ -117,7 +126,8 @@ struct Trainer::State {
 
   RunBegins beginning(const std::string& resumed_from) const;
   RunEnds train_all();
-  bool train_epoch(int64_t epoch);  // false: asked to stop inside it
+  bool train_epoch(int64_t epoch);  // until its end, or something is due inside it; false: asked to stop inside it
+  bool evaluate_and_save(int64_t epoch);  // what is due after that; false: no gain for long enough, stop
   int64_t updates_per_epoch() const;
   int64_t updates_done() const;  // by the position: gradients never add up across epochs
   int64_t samples_until_update() const;
@@ -127,11 +137,13 @@ struct Trainer::State {
   void balance_shares(int64_t rows);                      // after each step, of so many samples here
   void trace_nodes();                                     // before each step
   void collect_nodes();
+  void write_trace(RunEnds& end) const;
 
-  EvaluationReport measure(int64_t epoch) const;
+  EvaluationReport measure(const models::Model& judged, EvaluationReport::On on, int64_t epoch) const;
   void share_buffers() const;
-  void share_weights();          // of ranks that train on their own; before they are evaluated or saved
-  bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
+  void share_weights();  // of ranks that train on their own; before they are evaluated or saved
+  bool evaluate(int64_t epoch, bool ends_epoch);  // false: no gain for long enough, stop
+  void evaluate_best_on_test_data(int64_t epoch);
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
 
   class Tally;
