@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,18 +14,13 @@
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/reporter.h"
 #include "bonfire/train/resume.h"
+#include "bonfire/train/stop_signals.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {
 
 namespace {
-
-// Once: finish the step, save, leave. Twice: at once.
-void on_stop_signal(int signal) {
-  train::Trainer::request_stop();
-  std::signal(signal, SIG_DFL);
-}
 
 struct TrainWanted {
   std::vector<std::string> settings;  // the first may be a file
@@ -83,9 +77,8 @@ std::optional<std::string> run_before_restart(const std::string& output) {
 }
 
 int train(train::Config config, const TrainWanted& wanted) {
-  std::signal(SIGINT, on_stop_signal);
-  std::signal(SIGTERM, on_stop_signal);
   train::Trainer trainer(std::move(config));
+  trainer.add(train::stop_signals(fleet::rank() == 0));
   trainer.add(train::terminal_reporter());
   trainer.add(train::metrics_log());
   trainer.add(train::tensorboard_log());

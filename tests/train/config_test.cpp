@@ -117,9 +117,9 @@ TEST(Config, TheGuidesFileIsUnderstoodInUpperCase) {
   EXPECT_EQ(config.num_gpus, 2);
   EXPECT_EQ(config.weight_decay, 5e-4);
   EXPECT_EQ(config.num_workers, 8);
-  EXPECT_EQ(config.save_freq, 5);
+  EXPECT_EQ(config.save_freq, Interval{5});
   EXPECT_EQ(config.log_freq, 100);
-  EXPECT_EQ(config.eval_freq, 10);
+  EXPECT_EQ(config.eval_freq, Interval{10});
   EXPECT_EQ(config.data, "/imagenet");
   EXPECT_EQ(config.train_file, "./data/train");
   EXPECT_EQ(config.test_file, "./data/val");

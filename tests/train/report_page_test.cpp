@@ -108,6 +108,7 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   RunBegins run{.folder = folder.path(), .model = "a<b", .data = "glyphs", .place = "cpu:0"};
   run.class_names = {"cat", "dog"};
   run.classes = 2;
+  run.test_samples = 8;
   run.config = "lr: 0.1";
   run.command = "bonfire train lr=0.1";
   run.version = "1.2.3";
@@ -139,31 +140,33 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
     evaluation.loss = 0.5;
   }
   std::string html = folder.get("report.html");
-  for (const char* part : {"a&lt;b",
-                           "75.00 %",
-                           "<polyline",
-                           "data:image/png;base64,",
-                           "is cat",
-                           ">dog</th>",
-                           "lr: 0.1",
-                           "<title>a&lt;b on glyphs: 75.00 % (Bonfire)</title>",
-                           "by Bonfire 1.2.3",
-                           "<code>bonfire train lr=0.1</code>",
-                           "<b>75.00 %</b><span>best top-1, <span class=\"whole\">epoch 1</span></span>",
-                           "<b>50.00 %</b><span>last top-1, <span class=\"whole\">epoch 2</span></span>",
-                           "<b>1:12</b>",
-                           ">best 75.00 %</text>",
-                           ">last 50.00 %</text>",
-                           "Overfitting: the test loss was lowest in epoch 1 (0.5000) and is",
-                           "the most confident errors first",
-                           "<td>50 to 60 %</td><td>2</td><td>1</td><td>50.00 %</td>",
-                           "Confusion matrix, epoch 2",
-                           "<td class=\"right\">3</td>",
-                           "<td style=\"background: rgba(var(--heat), 0.800)\">1</td><td>75.00 %</td>",
-                           "<td class=\"right\">4</td><td>100.00 %</td>",
-                           "<td>conv1</td><td>[1, 6, 28, 28]</td><td>156</td><td>2.40</td><td>18.8</td><td>conv2d</td>",
-                           "<td>all</td><td></td><td>196</td><td>3.40</td>",
-                           "where the time goes"})
+  for (const char* part :
+       {"a&lt;b",
+        "75.00 %",
+        "<polyline",
+        "data:image/png;base64,",
+        "is cat",
+        ">dog</th>",
+        "lr: 0.1",
+        "<title>a&lt;b on glyphs: 50.00 % (Bonfire)</title>",
+        "by Bonfire 1.2.3",
+        "<code>bonfire train lr=0.1</code>",
+        "<b>50.00 %</b><span>last top-1 on 8 test images, <span class=\"whole\">epoch 2</span></span>",
+        "<b>75.00 %</b><span>best top-1, <span class=\"whole\">epoch 1</span>, chosen on the same "
+        "test images</span>",
+        "<b>1:12</b>",
+        ">best 75.00 %</text>",
+        ">last 50.00 %</text>",
+        "Overfitting: the test loss was lowest in epoch 1 (0.5000) and is",
+        "the most confident errors first",
+        "<td>50 to 60 %</td><td>2</td><td>1</td><td>50.00 %</td>",
+        "Confusion matrix, epoch 2",
+        "<td class=\"right\">3</td>",
+        "<td style=\"background: rgba(var(--heat), 0.800)\">1</td><td>75.00 %</td>",
+        "<td class=\"right\">4</td><td>100.00 %</td>",
+        "<td>conv1</td><td>[1, 6, 28, 28]</td><td>156</td><td>2.40</td><td>18.8</td><td>conv2d</td>",
+        "<td>all</td><td></td><td>196</td><td>3.40</td>",
+        "where the time goes"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_NE(html.find(encode_base64(small_head)), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos);
@@ -187,8 +190,9 @@ TEST(ReportPage, OfTextHasNothingThatOnlyImagesHave) {
     reporter->evaluated({.epoch = 1, .step = 10, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true});
   }
   std::string html = folder.get("report.html");
-  EXPECT_NE(html.find("<b>100.00 %</b><span>last top-5, <span class=\"whole\">epoch 1</span></span>"),
-            std::string::npos);
+  EXPECT_NE(
+      html.find("<b>100.00 %</b><span>last top-5 on the test sequences, <span class=\"whole\">epoch 1</span></span>"),
+      std::string::npos);
   EXPECT_NE(html.find(">best and last 75.00 %</text>"), std::string::npos);
   for (const char* part : {"Confusion matrix", "Test images", "confidence", "The model", "Every setting", "<h2></h2>",
                            "class=\"card\"></div>", "points=\"\""})

@@ -14,6 +14,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/interrupted.h"
+#include "bonfire/base/log_file.h"
 #include "bonfire/base/private_file.h"
 
 namespace bonfire::base {
@@ -29,6 +30,10 @@ int open_file(const fs::path& path, int flags, mode_t mode = 0666) {
 
 [[noreturn]] void fail(std::string_view doing, const fs::path& path, int error) {
   throw_error<DataError>("[file] cannot {} '{}': {}", doing, path.string(), std::generic_category().message(error));
+}
+
+[[noreturn]] void fail_to_write(std::string_view doing, const fs::path& path, int error) {
+  throw_error<DataError>("[file] cannot {} '{}': {}", doing, path.string(), write_problem(error));
 }
 
 // With the answer: network disks report errors here. A call that a signal interrupted has closed it.
@@ -87,7 +92,7 @@ std::vector<std::byte> read_range(const OpenFile& file, const fs::path& path, ui
 void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
   while (!bytes.empty()) {
     ssize_t count = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
-    if (count < 0) fail("write", path, errno);
+    if (count < 0) fail_to_write("write", path, errno);
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
 }
@@ -101,7 +106,7 @@ class TemporaryFile {
     for (int attempt = 0; descriptor_.get() < 0; ++attempt) {
       path_ = folder / fmt::format(".bonfire-{}-{}.tmp", ::getpid(), attempt);
       descriptor_ = Descriptor(open_file(path_, O_WRONLY | O_CREAT | O_EXCL, mode));
-      if (descriptor_.get() < 0 && (errno != EEXIST || attempt == 10000)) fail("create", target, errno);
+      if (descriptor_.get() < 0 && (errno != EEXIST || attempt == 10000)) fail_to_write("create", target, errno);
     }
   }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -118,7 +123,7 @@ class TemporaryFile {
 
   void take_place_of(const fs::path& target) {
     // Before the rename: otherwise a power cut can leave the new name with no bytes behind it.
-    if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail("write to disk", target, errno);
+    if (uninterrupted([&] { return ::fsync(descriptor_.get()); }) != 0) fail_to_write("write to disk", target, errno);
     if (descriptor_.close() != 0) fail("close", target, errno);
     if (::rename(path_.c_str(), target.c_str()) != 0) fail("replace", target, errno);
     path_.clear();
@@ -225,7 +230,7 @@ bool make_private_folder(const fs::path& path, std::error_code& error) {
 
 FileWriter::FileWriter(fs::path path)
     : path_(std::move(path)), descriptor_(open_file(path_, O_WRONLY | O_CREAT | O_EXCL)) {
-  if (descriptor_ < 0) fail("create", path_, errno);
+  if (descriptor_ < 0) fail_to_write("create", path_, errno);
 }
 
 FileWriter::FileWriter(FileWriter&& other) noexcept
@@ -260,7 +265,7 @@ void FileWriter::flush() {
 
 void FileWriter::finish() {
   flush();
-  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail("write to disk", path_, errno);
+  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) fail_to_write("write to disk", path_, errno);
   if (close_file(std::exchange(descriptor_, -1)) != 0) fail("close", path_, errno);
 }
 

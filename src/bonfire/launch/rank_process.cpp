@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -46,13 +47,23 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return all;
 }
 
-int open_log(const std::filesystem::path& path) {
-  if (path.empty()) return -1;
+base::LogFile open_log(const std::filesystem::path& path) {
+  if (path.empty()) return {};
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) throw_error<ConfigError>("[launch] cannot write the log '{}': {}", path.string(), std::strerror(errno));
-  return log;
+  if (error && error.value() != ENOSPC && error.value() != EDQUOT)
+    throw_error<ConfigError>("[launch] cannot make '{}' for the logs: {}", path.parent_path().string(),
+                             base::write_problem(error.value()));
+  try {
+    return {path, base::LogFile::Begin::empty};
+  } catch (const DataError& problem) {
+    throw_error<ConfigError>("[launch] {}", problem.what());
+  }
+}
+
+// Of a log that lacks something. Empty: nothing to say.
+void warn(const std::string& text) {
+  if (!text.empty()) write_all(STDERR_FILENO, fmt::format("bonfire launch: {}\n", text));
 }
 
 // In the new process, beside threads that no longer run: only calls that are safe in a signal handler.
@@ -102,7 +113,6 @@ RankProcess::RankProcess(const RankCommand& command) : rank_(command.rank), log_
 
 RankProcess::~RankProcess() {
   for (Stream& stream : streams_) close_stream(stream);
-  if (log_ >= 0) ::close(log_);
 }
 
 void RankProcess::signal(int number) const {
@@ -138,6 +148,7 @@ void RankProcess::ended(int wait_status) {
     print(stream, true);
     close_stream(stream);  // what it has started may still hold the other end
   }
+  warn(log_.losses());
 }
 
 int RankProcess::exit_code() const { return WIFSIGNALED(status_) ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_); }
@@ -174,7 +185,9 @@ void RankProcess::print(Stream& stream, bool at_the_end) {
     stream.pending.clear();
   }
   write_all(stream.to, prefixed);
-  if (log_ >= 0) write_all(log_, plain);
+  if (plain.empty()) return;
+  log_.write(plain, std::count(plain.begin(), plain.end(), '\n'));
+  warn(log_.take_warning());
 }
 
 void RankProcess::close_stream(Stream& stream) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bonfire/base/log_file.h"
+
 namespace bonfire::launch {
 
 struct RankCommand {
@@ -55,7 +57,7 @@ class RankProcess {
   int process_ = -1;
   bool running_ = true;
   int status_ = 0;  // as waitpid says
-  int log_ = -1;
+  base::LogFile log_;
   Stream streams_[2];
   std::deque<std::string> last_lines_;
 };

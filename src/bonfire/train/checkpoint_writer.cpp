@@ -1,11 +1,35 @@
 #include "bonfire/train/checkpoint_writer.h"
 
+#include <condition_variable>
+#include <mutex>
+
 #include "bonfire/base/error.h"
 #include "bonfire/nn/weights_checksum.h"
 
 namespace bonfire::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Checkpoints that are being written in this process.
+std::mutex at_hand_mutex;
+std::condition_variable at_hand_changed;
+int at_hand = 0;
+
+struct AtHand {
+  AtHand() { add(1); }
+  AtHand(const AtHand&) = delete;
+  AtHand& operator=(const AtHand&) = delete;
+  ~AtHand() { add(-1); }
+  static void add(int count) {
+    std::lock_guard lock(at_hand_mutex);
+    at_hand += count;
+    at_hand_changed.notify_all();
+  }
+};
+
+}  // namespace
 
 CheckpointWriter::CheckpointWriter(fs::path folder, Options options) : folder_(std::move(folder)), options_(options) {}
 
@@ -38,7 +62,11 @@ fs::path CheckpointWriter::save(int64_t step, const CheckpointSource& source, co
   }
   content_.state = source.state;
   span.end();
-  writing_ = std::async(std::launch::async, [this, step, spare, weights] { write(step, spare, weights); });
+  auto mark = std::make_shared<AtHand>();
+  writing_ = std::async(std::launch::async, [this, step, spare, weights, mark = std::move(mark)]() mutable {
+    std::shared_ptr<AtHand> until_written = std::move(mark);
+    write(step, spare, weights);
+  });
   return folder_ / checkpoint_name(step);
 }
 
@@ -65,6 +93,11 @@ void CheckpointWriter::check() {
 
 void CheckpointWriter::finish() {
   if (writing_.valid()) writing_.get();
+}
+
+void CheckpointWriter::wait_until_written() {
+  std::unique_lock lock(at_hand_mutex);
+  at_hand_changed.wait(lock, [] { return at_hand == 0; });
 }
 
 }  // namespace bonfire::train

@@ -47,6 +47,8 @@ class CheckpointWriter {
   void check();   // without waiting
   void finish();  // both throw DataError, once
 
+  static void wait_until_written();  // until no writer of this process has a checkpoint at hand; any thread may call it
+
  private:
   void write(int64_t step, const std::filesystem::path& spare, const WeightsFile& weights);
 

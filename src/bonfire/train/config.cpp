@@ -56,12 +56,20 @@ bool parse(const std::string& text, bool& value) {
   return value || lower == "false" || lower == "no" || lower == "off";
 }
 
+bool parse(const std::string& text, Interval& value) {
+  const std::optional<Interval> interval = parse_interval(text);
+  value = interval.value_or(Interval{});
+  return interval.has_value();
+}
+
+std::string_view type_name(const Interval&) { return "epochs (a whole number from 1), `500 steps` or `10 min`"; }
 std::string_view type_name(double) { return "a number"; }
 std::string_view type_name(uint64_t) { return "a whole number from 0"; }
 std::string_view type_name(int64_t) { return "a whole number"; }
 std::string_view type_name(bool) { return "true or false"; }
 std::string_view type_name(const std::string&) { return "text"; }
 
+std::string print(const Interval& value) { return to_string(value); }
 std::string print(double value) { return fmt::format("{}", value); }
 std::string print(uint64_t value) { return fmt::format("{}", value); }
 std::string print(int64_t value) { return fmt::format("{}", value); }
@@ -157,7 +165,7 @@ class Reader {
       if (!chosen)
         throw_error<ConfigError>("[config] {}: {} is '{}', expected one of {}", setting.where, name, text,
                                  joined(options.choices));
-    } else if constexpr (!std::is_same_v<T, bool>) {
+    } else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
       auto number = static_cast<double>(item);
       if (number < options.least || number > options.most || (options.above && number == options.least) ||
           (options.below && number == options.most))

@@ -14,6 +14,7 @@
 
 #include "bonfire/parallel/strategy.h"
 #include "bonfire/tensor/device.h"
+#include "bonfire/train/interval.h"
 
 namespace bonfire::train {
 
@@ -27,6 +28,7 @@ struct Config {
   int64_t seq_length = 64;  // tokens
   bool lower_case = true;
   double test_share = 0.1;
+  double validation_share = 0;        // of the training samples
   std::optional<int64_t> limit = {};  // training samples; empty: all
   std::string output = "runs";
   std::string resume, init_from;
@@ -63,8 +65,7 @@ struct Config {
   int64_t num_workers = 1;
   bool pin_memory = false;
   int64_t log_freq = 50;
-  int64_t eval_freq = 1;
-  int64_t save_freq = 1;
+  Interval eval_freq = {}, save_freq = {};
   int64_t keep_last = 3;
 
   std::string place = "auto";

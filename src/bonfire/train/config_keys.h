@@ -48,6 +48,10 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("test_file", c.test_file, "folder of the test pictures, where it is not inside data", any);
   visit.key("test_share", c.test_share, "share of each class to test on, where pictures have no folder for that",
             {.least = 0, .most = 1, .above = true});
+  visit.key("validation_share", c.validation_share,
+            "share of the training samples that is held back, of each class alike and chosen by the seed: the best "
+            "weights are chosen on it, and the test data is evaluated once, at the end; 0: chosen on the test data",
+            {.least = 0, .most = 0.9});
   visit.key("limit", c.limit, "train on the first so many samples only", {.least = 1, .empty = "off"});
   visit.key("image_size", c.image_size,
             "height and width images are brought to; auto: as they are, pictures in folders 224",
@@ -85,7 +89,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("random_erasing", c.random_erasing, "how often a random rectangle is covered with the mean colour", share);
   visit.key("mixup", c.mixup, "mix images and labels in pairs, in shares drawn from Beta(mixup, mixup)",
             {.least = 0, .above = true, .empty = "off"});
-  visit.key("mean", c.mean, "of pixels / 255, one for each channel, to subtract; auto: measured on training images",
+  visit.key("mean", c.mean,
+            "of pixels / 255, one for each channel, to subtract; auto: measured on all training images, on 100,000 of "
+            "more (pictures: on 2,000)",
             any);
   visit.key("deviation", c.deviation,
             "standard deviation of pixels / 255, one for each channel, to divide by; auto: measured", positive);
@@ -125,8 +131,12 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "resume: go on even where data, seed or augmentation are not those of the run, and note it in its log",
             any);
   visit.key("log_freq", c.log_freq, "steps between two entries of the log", some);
-  visit.key("eval_freq", c.eval_freq, "epochs between two evaluations; the last is always evaluated", some);
-  visit.key("save_freq", c.save_freq, "epochs between two checkpoints; the last and the best are always saved", some);
+  visit.key("eval_freq", c.eval_freq,
+            "what lies between two evaluations: epochs, `500 steps` or `10 min`; the end is always evaluated", any);
+  visit.key(
+      "save_freq", c.save_freq,
+      "what lies between two checkpoints: epochs, `500 steps` or `10 min`; the last and the best are always saved",
+      any);
   visit.key("keep_last", c.keep_last, "checkpoints to keep besides the best", some);
 
   visit.section("Devices");

@@ -94,8 +94,7 @@ bool has_momentum(const Config& config) {
 }
 
 bool is_planned_key(std::string_view name) {
-  constexpr std::string_view kKeys[] = {"check_replicas",
-                                        "memory_budget",
+  constexpr std::string_view kKeys[] = {"memory_budget",
                                         "mesh",
                                         "pipeline",
                                         "placement",
@@ -108,7 +107,6 @@ bool is_planned_key(std::string_view name) {
                                         "strategy.tensor",
                                         "strategy.use_tf32",
                                         "tensor",
-                                        "validation_share",
                                         "strategy.placement"};
   return std::ranges::any_of(
       kKeys, [&](std::string_view key) { return name == key || (name.starts_with(key) && name[key.size()] == '.'); });

@@ -1,8 +1,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/log_file.h"
 #include "bonfire/train/reporter.h"
 
 namespace bonfire::train {
@@ -15,18 +17,12 @@ class MetricsLog final : public Reporter {
  public:
   void begin(const RunBegins& run) override {
     path_ = run.folder / "metrics.jsonl";
+    chosen_on_ = name_of(run.validates() ? EvaluationReport::On::validation : EvaluationReport::On::test);
     if (run.first_step > 0) cut_back(run.first_step);
-    out_.open(path_, std::ios::app);
-    if (!out_) throw_error<DataError>("[train] cannot write '{}'", path_.string());
-    json event{{"event", "begin"},
-               {"step", run.first_step},
-               {"model", run.model},
-               {"data", run.data},
-               {"pixels", run.pixels},
-               {"place", run.place},
-               {"ranks", run.ranks},
-               {"parameters", run.parameters},
-               {"resumed_from", run.resumed_from}};
+    log_ = base::LogFile(path_, base::LogFile::Begin::at_the_end);
+    json event{{"event", "begin"},   {"step", run.first_step},       {"model", run.model},
+               {"data", run.data},   {"pixels", run.pixels},         {"place", run.place},
+               {"ranks", run.ranks}, {"parameters", run.parameters}, {"resumed_from", run.resumed_from}};
     if (!run.changes.empty()) event["changes"] = run.changes;
     if (!run.other_than_was.empty()) event["other_than_was"] = run.other_than_was;
     write(event);
@@ -46,7 +42,9 @@ class MetricsLog final : public Reporter {
   }
   void evaluated(const EvaluationReport& report) override {
     write({{"event", "evaluation"},
+           {"on", name_of(report.on)},
            {"epoch", report.epoch},
+           {"ends_epoch", report.ends_epoch},
            {"step", report.step},
            {"loss", report.loss},
            {"top1", report.top1},
@@ -55,23 +53,26 @@ class MetricsLog final : public Reporter {
   }
   void note(const std::string&) override {}
   void end(const RunEnds& run) override {
-    write({{"event", "end"},
-           {"best_top1", run.best_top1},
-           {"last_top1", run.last_top1},
-           {"seconds", run.seconds},
-           {"interrupted", run.interrupted},
-           {"stopped_early", run.stopped_early},
-           {"checkpoint", run.checkpoint.string()}});
+    json event{{"event", "end"},
+               {"best_top1", run.best_top1},
+               {"last_top1", run.last_top1},
+               {"chosen_on", chosen_on_},
+               {"seconds", run.seconds},
+               {"interrupted", run.interrupted},
+               {"stopped_early", run.stopped_early},
+               {"checkpoint", run.checkpoint.string()}};
+    if (run.test_top1) event["test_top1"] = *run.test_top1;
+    write(event);
   }
+  std::string take_warning() override { return not_cut_.empty() ? log_.take_warning() : std::exchange(not_cut_, {}); }
+  std::string missing() const override { return log_.losses(); }
 
  private:
-  void write(const json& event) {
-    out_ << event.dump(-1, ' ', false, json::error_handler_t::replace) << '\n' << std::flush;
-    if (!out_) throw_error<DataError>("[train] cannot write '{}': is the disk full?", path_.string());
-  }
+  void write(const json& event) { log_.write(event.dump(-1, ' ', false, json::error_handler_t::replace) + '\n'); }
 
-  // Keeps the lines up to `step`; half a line at the end goes too.
-  void cut_back(int64_t step) const {
+  // Keeps the lines up to `step`; half a line at the end goes too. Where there is no room for that all of them stay.
+  void cut_back(int64_t step) try {
+    if (base::kind_of(path_) != base::PathKind::file) return;  // nothing that ends
     std::ifstream in(path_);
     std::string kept;
     for (std::string text; std::getline(in, text);) {
@@ -81,10 +82,13 @@ class MetricsLog final : public Reporter {
     }
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(kept))};
     base::write_file_atomically(path_, chunks);
+  } catch (const DataError& error) {
+    not_cut_ = fmt::format("the log keeps what was written after step {}: {}", step, error.what());
   }
 
   std::filesystem::path path_;
-  std::ofstream out_;
+  base::LogFile log_;
+  std::string chosen_on_, not_cut_;
 };
 
 }  // namespace

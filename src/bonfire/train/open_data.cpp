@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/data/glyphs.h"
+#include "bonfire/data/hold_out.h"
 #include "bonfire/data/image_folder.h"
 #include "bonfire/data/labels.h"
 #include "bonfire/data/pixel_statistics.h"
@@ -66,13 +67,29 @@ void set_pixels(const Config& config, const data::Dataset& images, int64_t most,
                                                             grouped(found.images), grouped(count)));
 }
 
+// Before anything is measured on what is trained on.
+void hold_back(const Config& config, OpenedData& data) {
+  if (config.validation_share == 0) return;
+  const int64_t all = data.train->size();
+  data::HeldOut parts =
+      data::hold_out(data.train, {.share = config.validation_share, .seed = config.seed, .by_class = !data.is_text()});
+  if (parts.held->size() == 0)
+    throw_error<ConfigError>(
+        "[data] validation_share is {}: of the {} training samples of {} none would be held back, "
+        "since no class has two; leave it out",
+        config.validation_share, all, data.title);
+  data.train = parts.kept;
+  data.validation = parts.held;
+}
+
 // Training and test images go the way that the settings say.
 void transform_images(const Config& config, OpenedData& data) {
   data::Sample first = data.train->get(0);
   StoredForm stored{.pictures = first.input.shape.rank() == 1, .shape = first.input.shape};
   data.image = image_shape(config, stored);
   data::Transform evaluation = evaluation_transform(config, stored);
-  if (evaluation) data.test = std::make_shared<data::TransformedDataset>(data.test, evaluation);
+  for (auto* part : {&data.test, &data.validation})
+    if (evaluation && *part) *part = std::make_shared<data::TransformedDataset>(*part, evaluation);
   if (stored.pictures)
     set_pixels(config, data::TransformedDataset(data.train, evaluation), kMostPictures, data);
   else
@@ -141,6 +158,7 @@ OpenedData open_text(const Config& config) {
   data.test = load(Split::test);
   note_content(data);
   data.classes = data.vocabulary = pieces.size();
+  hold_back(config, data);
   data.train_transform = data::mask_tokens(pieces, {.every_epoch = true});
   data.test_transform = data::mask_tokens(pieces);
   return data;
@@ -200,6 +218,7 @@ OpenedData open_data(const Config& config) {
   for (auto i = static_cast<int64_t>(data.class_names.size()); i < data.classes; ++i)
     data.class_names.push_back(std::to_string(i));
   note_content(data);
+  hold_back(config, data);
   transform_images(config, data);
   return data;
 }

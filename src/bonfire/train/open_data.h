@@ -12,6 +12,7 @@ namespace bonfire::train {
 
 struct OpenedData {
   std::shared_ptr<const data::Dataset> train, test;  // `test` gives images as the model sees them
+  std::shared_ptr<const data::Dataset> validation;   // so does this; null: nothing is held back
   std::string title;                                 // "generated glyphs", or the folder
   int64_t classes = 0;
   Shape image;                                      // [H, W, C] that the model sees; of a text: empty

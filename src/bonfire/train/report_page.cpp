@@ -5,7 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
+#include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/data/transforms.h"
 #include "bonfire/train/chart.h"
@@ -54,6 +56,10 @@ class ReportPage final : public Reporter {
     ended_ = run;
     write();
   }
+  std::string take_warning() override { return std::exchange(warning_, {}); }
+  std::string missing() const override {
+    return failure_.empty() ? "" : "there is no report of the whole run: " + failure_;
+  }
 
  private:
   void write() {
@@ -61,26 +67,36 @@ class ReportPage final : public Reporter {
     std::string page = report_begin(title()) + heading() + tiles() + charts() + waiting() + predictions() +
                        confidence() + confusion() + lowest_recalls() + layers() + details() + report_end();
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(page))};
-    base::write_file_atomically(run_.folder / "report.html", chunks);
+    try {
+      base::write_file_atomically(run_.folder / "report.html", chunks);
+      failure_.clear();
+    } catch (const DataError& error) {
+      if (failure_.empty()) warning_ = fmt::format("{}; the page is tried again after each evaluation", error.what());
+      failure_ = error.what();
+    }
   }
 
   // What earlier parts of a resumed run wrote is there too.
   void read_metrics() {
-    train_loss_ = {"training", {}, {}}, test_loss_ = {"test", {}, {}};
-    train_top1_ = {"training", {}, {}}, test_top1_ = {"test", {}, {}};
+    train_loss_ = {"training", {}, {}}, test_loss_ = {evaluated_on(), {}, {}};
+    train_top1_ = {"training", {}, {}}, test_top1_ = {evaluated_on(), {}, {}};
     computing_ = {"compute", {}, {}}, data_wait_ = {"data", {}, {}}, communication_ = {"communication", {}, {}};
     rate_ = {"rate", {}, {}}, speed_ = {run_.unit + "/s", {}, {}};
-    epochs_.clear();
+    when_.clear();
     waits_.clear();
-    std::ifstream in(run_.folder / "metrics.jsonl");
+    const std::filesystem::path log = run_.folder / "metrics.jsonl";
+    if (base::kind_of(log) != base::PathKind::file) return;  // nothing that ends
+    std::ifstream in(log);
     for (std::string text; std::getline(in, text);) {
       nlohmann::json event = nlohmann::json::parse(text, nullptr, false);
       if (event.is_discarded()) continue;
       if (event.value("event", "") == "step") read_step(event);
-      if (event.value("event", "") != "evaluation") continue;
+      if (event.value("event", "") != "evaluation" || event.value("on", "test") != evaluated_on()) continue;
       add(test_loss_, event, "loss");
       add(test_top1_, event, "top1");
-      epochs_.push_back(event.value("epoch", int64_t{0}));
+      when_.push_back(when_of({.epoch = event.value("epoch", int64_t{0}),
+                               .step = event.value("step", int64_t{0}),
+                               .ends_epoch = event.value("ends_epoch", true)}));
     }
   }
 
@@ -109,18 +125,30 @@ class ReportPage final : public Reporter {
 
   std::string title() const {
     std::string text = run_.model + " on " + run_.data;
-    if (!test_top1_.y.empty()) text += ": " + percent(test_top1_.y[best()]);
+    if (!test_top1_.y.empty()) text += ": " + percent(headline());
     return text + " (Bonfire)";
   }
+
+  // What the curves are of: where samples are held back, those.
+  const char* evaluated_on() const {
+    return name_of(run_.validates() ? EvaluationReport::On::validation : EvaluationReport::On::test);
+  }
+  std::optional<double> tested() const {  // of the best weights, once
+    if (run_.validates() && last_.on == EvaluationReport::On::test && last_.step > 0) return last_.top1;
+    return ended_.test_top1;
+  }
+  double headline() const { return tested().value_or(test_top1_.y.back()); }
 
   std::string heading() const {
     std::string steps = run_.counts_epochs() ? fmt::format("{} of {}", plural(run_.epochs, "epoch"),
                                                            plural(run_.steps_per_epoch, "step"))
                                              : plural(run_.total_steps, "step");
-    std::string text = fmt::format("<h1>{} on {}</h1><p>{} {} to train on, {} to test; {} of {} {} on {}</p>\n",
-                                   escape_html(run_.model), escape_html(run_.data), grouped(run_.train_samples),
-                                   run_.unit, grouped(run_.test_samples), steps, grouped(run_.batch_size * run_.ranks),
-                                   run_.unit, escape_html(run_.ranks > 1 ? plural(run_.ranks, "rank") : run_.place));
+    std::string text =
+        fmt::format("<h1>{} on {}</h1><p>{} {} to train on, {}{} to test; {} of {} {} on {}</p>\n",
+                    escape_html(run_.model), escape_html(run_.data), grouped(run_.train_samples), run_.unit,
+                    run_.validates() ? grouped(run_.validation_samples) + " to validate, " : "",
+                    grouped(run_.test_samples), steps, grouped(run_.batch_size * run_.ranks), run_.unit,
+                    escape_html(run_.ranks > 1 ? plural(run_.ranks, "rank") : run_.place));
     if (!run_.pixels.empty()) text += fmt::format("<p>Pixels: {}</p>\n", escape_html(run_.pixels));
     text += fmt::format("<p>Begun on {} by Bonfire {}", started_, escape_html(run_.version));
     if (!run_.command.empty()) text += fmt::format(": <code>{}</code>", escape_html(run_.command));
@@ -136,15 +164,20 @@ class ReportPage final : public Reporter {
     std::string text = "<div class=\"tiles\">";
     if (!test_top1_.y.empty()) {
       const std::string top1 = run_.unit == "images" ? "top-1" : "top-1 of masked words";
+      auto at = [&](size_t i) { return fmt::format("<span class=\"whole\">{}</span>", when_[i]); };
+      const size_t last = when_.size() - 1;
+      if (std::optional<double> score = tested())
+        text += tile(percent(*score), fmt::format("{} on {} test {}, evaluated once, with the best weights", top1,
+                                                  grouped(run_.test_samples), run_.unit));
+      text += tile(percent(test_top1_.y.back()), fmt::format("last {} on {}, {}", top1, run_.chosen_on(), at(last)));
       text += tile(percent(test_top1_.y[best()]),
-                   fmt::format("best {}, <span class=\"whole\">epoch {}</span>", top1, epochs_[best()]));
-      text += tile(percent(test_top1_.y.back()),
-                   fmt::format("last {}, <span class=\"whole\">epoch {}</span>", top1, epochs_.back()));
+                   fmt::format("best {}, {}, chosen on {}", top1, at(best()),
+                               run_.validates() ? "the validation " + run_.unit : "the same test " + run_.unit));
       if (run_.has_top5())
-        text +=
-            tile(percent(last_.top5), fmt::format("last top-5, <span class=\"whole\">epoch {}</span>", epochs_.back()));
+        text += tile(percent(last_.top5),
+                     fmt::format("last top-5 on the {} {}, {}", name_of(last_.on), run_.unit, at(last)));
       text += tile(value_text(test_loss_.y.back(), Numbers::loss),
-                   fmt::format("last test loss, <span class=\"whole\">epoch {}</span>", epochs_.back()));
+                   fmt::format("last {} loss, {}", evaluated_on(), at(last)));
     }
     std::vector<double> speeds = speed_.y;
     std::sort(speeds.begin(), speeds.end());
@@ -200,10 +233,9 @@ class ReportPage final : public Reporter {
     const auto place = static_cast<size_t>(std::min(then, train_loss_.x.end() - 1) - train_loss_.x.begin());
     if (!(train_loss_.y.back() < train_loss_.y[place])) return {};
     return fmt::format(
-        "<p class=\"card\">Overfitting: the test loss was lowest in epoch {} ({}) and is {} now, while the training "
-        "loss "
+        "<p class=\"card\">Overfitting: the {} loss was lowest in {} ({}) and is {} now, while the training loss "
         "still fell. More data, augmentation, weight_decay or fewer epochs help.</p>",
-        epochs_[lowest], value_text(test_loss_.y[lowest], Numbers::loss),
+        evaluated_on(), when_[lowest], value_text(test_loss_.y[lowest], Numbers::loss),
         value_text(test_loss_.y.back(), Numbers::loss));
   }
 
@@ -253,23 +285,23 @@ class ReportPage final : public Reporter {
     return text + "</table></div>\n";
   }
 
-  const std::string& name_of(int64_t label) const { return run_.class_names.at(static_cast<size_t>(label)); }
+  const std::string& class_name(int64_t label) const { return run_.class_names.at(static_cast<size_t>(label)); }
 
   std::string predictions() const {
     if (last_.predictions.empty()) return {};
     const bool any_wrong = last_.predictions[0].predicted != last_.predictions[0].label;
-    std::string text =
-        fmt::format("<h2>{}, epoch {}</h2><div class=\"pictures\">",
-                    any_wrong ? "Test images: the most confident errors first" : "Test images", last_.epoch);
+    std::string text = fmt::format("<h2>{} images{}, {}</h2><div class=\"pictures\">",
+                                   last_.on == EvaluationReport::On::test ? "Test" : "Validation",
+                                   any_wrong ? ": the most confident errors first" : "", when_of(last_));
     for (const Prediction& p : last_.predictions) {
-      std::string caption = fmt::format("{} <span class=\"whole\">({})</span>", escape_html(name_of(p.predicted)),
+      std::string caption = fmt::format("{} <span class=\"whole\">({})</span>", escape_html(class_name(p.predicted)),
                                         whole_percent(p.probability));
       if (p.predicted != p.label)
-        caption = fmt::format("<span class=\"wrong\">{}</span>, is {}", caption, escape_html(name_of(p.label)));
+        caption = fmt::format("<span class=\"wrong\">{}</span>, is {}", caption, escape_html(class_name(p.label)));
       text += fmt::format(
-          "<figure class=\"card\"><img alt=\"test image {}\" "
+          "<figure class=\"card\"><img alt=\"{} image {}\" "
           "src=\"data:image/png;base64,{}\"><figcaption>{}</figcaption></figure>\n",
-          p.index, encode_base64(encoded_small(p.image)), caption);
+          name_of(last_.on), p.index, encode_base64(encoded_small(p.image)), caption);
     }
     return text + "</div>\n";
   }
@@ -278,9 +310,9 @@ class ReportPage final : public Reporter {
   std::string confidence() const {
     if (last_.by_confidence.empty()) return {};
     std::string text = fmt::format(
-        "<h2>Errors by confidence, epoch {}</h2><div class=\"card fit scroll\"><table class=\"lines "
+        "<h2>Errors by confidence, {}</h2><div class=\"card fit scroll\"><table class=\"lines "
         "left\"><tr><th>confidence</th><th>predictions</th><th>errors</th><th>share</th></tr>\n",
-        last_.epoch);
+        when_of(last_));
     for (size_t i = last_.by_confidence.size(); i-- > 0;) {
       const int64_t all = last_.by_confidence[i], wrong = last_.wrong_by_confidence[i];
       if (all == 0) continue;
@@ -314,9 +346,9 @@ class ReportPage final : public Reporter {
       for (size_t column = 0; column < classes; ++column)
         if (row != column) largest = std::max(largest, share_of(row, column));
     std::string text = fmt::format(
-        "<h2>Confusion matrix, epoch {}</h2><div class=\"card fit scroll\"><table class=\"confusion "
+        "<h2>Confusion matrix, {}</h2><div class=\"card fit scroll\"><table class=\"confusion "
         "left\"><tr><th>label \\ predicted</th>",
-        last_.epoch);
+        when_of(last_));
     for (const std::string& name : run_.class_names)
       text += fmt::format("<th{}>{}</th>", name.size() > 4 ? " class=\"upright\"" : "", escape_html(name));
     text += "<th>recall</th>";
@@ -346,9 +378,9 @@ class ReportPage final : public Reporter {
       if (has_labels(i)) order.push_back(i);
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return share_of(a, a) < share_of(b, b); });
     std::string text = fmt::format(
-        "<h2>Recall by class, epoch {}: the lowest of {}</h2><div class=\"card fit scroll\"><table class=\"lines "
+        "<h2>Recall by class, {}: the lowest of {}</h2><div class=\"card fit scroll\"><table class=\"lines "
         "left\"><tr><th>class</th><th>recall</th><th>most often taken for</th></tr>\n",
-        last_.epoch, grouped(static_cast<int64_t>(classes)));
+        when_of(last_), grouped(static_cast<int64_t>(classes)));
     for (size_t label : std::span(order).first(std::min(kShown, order.size()))) {
       size_t other = label == 0 ? 1 : 0;
       for (size_t i = 0; i < classes; ++i)
@@ -376,9 +408,9 @@ class ReportPage final : public Reporter {
   RunBegins run_;
   EvaluationReport last_;
   RunEnds ended_;
-  std::string started_;
+  std::string started_, warning_, failure_;  // the last: why the page was not written
   Curve train_loss_, test_loss_, train_top1_, test_top1_, rate_, speed_, computing_, data_wait_, communication_;
-  std::vector<int64_t> epochs_;             // of the evaluations
+  std::vector<std::string> when_;           // of the evaluations: "epoch 3"
   std::vector<std::vector<double>> waits_;  // [reports][ranks]
 };
 

@@ -17,6 +17,8 @@ struct RunBegins {
   std::filesystem::path folder;
   std::string model, data, place, resumed_from = {};
   int64_t parameters = 0, train_samples = 0, test_samples = 0;
+  int64_t validation_samples =
+      0;                        // held back, on which the best weights are chosen; 0: they are chosen on the test data
   std::string unit = "images";  // what a sample is
   std::string pixels = {};      // what images are normalised by, in words; of text: empty
   int64_t classes = 0;          // of images; of text, words
@@ -32,6 +34,8 @@ struct RunBegins {
   std::vector<std::string> changes = {}, other_than_was = {};
 
   bool counts_epochs() const { return total_steps == epochs * steps_per_epoch; }  // else so many steps were asked for
+  bool validates() const { return validation_samples > 0; }
+  std::string chosen_on() const;                 // "6,000 validation images": what the best weights are chosen on
   bool has_top5() const { return classes > 5; }  // else every class would be among the first five
 };
 
@@ -63,7 +67,10 @@ struct Prediction {
 };
 
 struct EvaluationReport {
+  enum class On : uint8_t { test, validation };
+  On on = On::test;  // with validation images: the test data only once, at the end, with the best weights
   int64_t epoch = 0, step = 0;
+  bool ends_epoch = true;  // false: inside one
   double loss = 0, top1 = 0, top5 = 0;
   bool best = false;
   std::vector<int64_t> confusion = {};  // [classes, classes]: how often a label (row) was taken for a class (column)
@@ -74,8 +81,9 @@ struct EvaluationReport {
 
 struct RunEnds {
   std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
-  double best_top1 = 0, last_top1 = 0, seconds = 0;
-  std::string samples = {};  // what the ledger proves (train/ledger.h)
+  double best_top1 = 0, last_top1 = 0, seconds = 0;                 // both on what the best weights are chosen on
+  std::optional<double> test_top1 = {};  // of the best weights, where they were chosen on other images
+  std::string samples = {};              // what the ledger proves (train/ledger.h)
   bool interrupted = false, stopped_early = false;
   bool was_complete = false;  // before it was gone on with: nothing was done
 };
@@ -89,7 +97,15 @@ class Reporter {
   virtual void evaluated(const EvaluationReport& report) = 0;
   virtual void note(const std::string& text) = 0;  // something a person should know
   virtual void end(const RunEnds& run) = 0;
+
+  // What it could not do, asked for after each event and told to all. A log that cannot be written costs its lines,
+  // never the training.
+  virtual std::string take_warning() { return {}; }   // as soon as it happens, once; empty: nothing
+  virtual std::string missing() const { return {}; }  // after the end: what was not written; empty: nothing
 };
+
+const char* name_of(EvaluationReport::On on);         // "test", "validation"
+std::string when_of(const EvaluationReport& report);  // "epoch 3", or "step 500" inside one
 
 // What to do after a run, as a command or two that fit it.
 std::string what_to_try_next(const RunBegins& run);

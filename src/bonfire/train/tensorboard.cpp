@@ -2,12 +2,13 @@
 // fields that scalars need are written by hand: wall_time = 1, step = 2, file_version = 3, summary = 5; in a summary
 // value = 1, with tag = 1 and simple_value = 2.
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstring>
-#include <fstream>
 
 #include "bonfire/base/checksum.h"
-#include "bonfire/base/error.h"
+#include "bonfire/base/log_file.h"
 #include "bonfire/train/reporter.h"
 
 namespace bonfire::train {
@@ -44,8 +45,8 @@ class TensorBoardLog final : public Reporter {
  public:
   void begin(const RunBegins& run) override {
     auto seconds = static_cast<int64_t>(now());
-    path_ = run.folder / fmt::format("events.out.tfevents.{}.bonfire", seconds);
-    out_.open(path_, std::ios::binary);
+    const std::filesystem::path path = run.folder / fmt::format("events.out.tfevents.{}.bonfire", seconds);
+    log_ = base::LogFile(path, base::LogFile::Begin::empty);
     std::string event = new_event(0);
     put_bytes(event, 3, "brain.Event:2");
     write(event);
@@ -57,16 +58,17 @@ class TensorBoardLog final : public Reporter {
     scalar("train/samples_per_second", report.step, report.samples_per_second);
     scalar("train/data_wait", report.step, report.data_wait);
     scalar("train/communication_wait", report.step, report.communication_wait);
-    out_.flush();
   }
   void evaluated(const EvaluationReport& report) override {
-    scalar("test/loss", report.step, report.loss);
-    scalar("test/top1", report.step, report.top1);
-    scalar("test/top5", report.step, report.top5);
-    out_.flush();
+    const std::string on = name_of(report.on);
+    scalar(on + "/loss", report.step, report.loss);
+    scalar(on + "/top1", report.step, report.top1);
+    scalar(on + "/top5", report.step, report.top5);
   }
   void note(const std::string&) override {}
-  void end(const RunEnds&) override { out_.flush(); }
+  void end(const RunEnds&) override {}
+  std::string take_warning() override { return log_.take_warning(); }
+  std::string missing() const override { return log_.losses(); }
 
  private:
   static double now() {
@@ -99,12 +101,10 @@ class TensorBoardLog final : public Reporter {
     put_little_endian(record, masked_checksum(length));
     record += event;
     put_little_endian(record, masked_checksum(event));
-    out_ << record;
-    if (!out_) throw_error<DataError>("[train] cannot write '{}': is the disk full?", path_.string());
+    log_.write(record);
   }
 
-  std::filesystem::path path_;
-  std::ofstream out_;
+  base::LogFile log_;
 };
 
 }  // namespace

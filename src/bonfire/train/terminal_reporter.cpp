@@ -17,6 +17,19 @@ namespace bonfire::train {
 
 namespace {
 
+// The last evaluation first; and of the best, on what it was chosen.
+std::string scores_of(const RunBegins& run, const RunEnds& end) {
+  if (end.test_top1)
+    return fmt::format(
+        "top-1 {} on {} test {}, evaluated once; the best weights had {} (the last {}) on the {} they "
+        "were chosen on",
+        percent(*end.test_top1), grouped(run.test_samples), run.unit, percent(end.best_top1), percent(end.last_top1),
+        run.chosen_on());
+  return fmt::format("top-1 {} on {}; {}, chosen on these {}", percent(end.last_top1), run.chosen_on(),
+                     end.last_top1 < end.best_top1 ? "the best had " + percent(end.best_top1) : "it is the best",
+                     run.unit);
+}
+
 // In a terminal a thread draws the line, so that it moves whatever the run is busy with.
 class TerminalReporter final : public Reporter {
  public:
@@ -27,8 +40,10 @@ class TerminalReporter final : public Reporter {
     facts_ = {.run = run, .now = {}};
     left_ = TimeLeft(run);
     started_ = since_ = seconds_now();
-    line(fmt::format("training {} ({} parameters) on {}: {} {}, {} to test", run.model, grouped(run.parameters),
-                     run.data, grouped(run.train_samples), run.unit, grouped(run.test_samples)));
+    line(fmt::format("training {} ({} parameters) on {}: {} {}, {}{} to test", run.model, grouped(run.parameters),
+                     run.data, grouped(run.train_samples), run.unit,
+                     run.validates() ? grouped(run.validation_samples) + " to validate, " : "",
+                     grouped(run.test_samples)));
     line(fmt::format("{} of {} on {}",
                      run.counts_epochs()
                          ? fmt::format("{} of {}", plural(run.epochs, "epoch"), plural(run.steps_per_epoch, "step"))
@@ -62,9 +77,13 @@ class TerminalReporter final : public Reporter {
   void evaluated(const EvaluationReport& report) override {
     std::lock_guard lock(mutex_);
     const RunBegins& run = facts_.run;
-    line(fmt::format("epoch {}/{} done after {}: test loss {:.4f}, top-1 {}{}{}", report.epoch, run.epochs,
-                     duration(seconds_now() - started_), report.loss, percent(report.top1),
-                     run.has_top5() ? ", top-5 " + percent(report.top5) : "", report.best ? "  (best)" : ""));
+    const bool once = run.validates() && report.on == EvaluationReport::On::test;
+    const std::string when = once                ? "the best weights on the test data"
+                             : report.ends_epoch ? fmt::format("epoch {}/{} done", report.epoch, run.epochs)
+                                                 : fmt::format("step {} done", grouped(report.step));
+    line(fmt::format("{} after {}: {} loss {:.4f}, top-1 {}{}{}", when, duration(seconds_now() - started_),
+                     name_of(report.on), report.loss, percent(report.top1),
+                     run.has_top5() ? ", top-5 " + percent(report.top5) : "", report.best && !once ? "  (best)" : ""));
   }
 
   void note(const std::string& text) override {
@@ -80,10 +99,8 @@ class TerminalReporter final : public Reporter {
                        base::program_name(), began.folder.string()));
       return;
     }
-    line(fmt::format("{} after {}: best top-1 {}{} on {} {} it has not seen",
-                     run.stopped_early ? "stopped early" : "done", duration(run.seconds), percent(run.best_top1),
-                     run.last_top1 < run.best_top1 ? fmt::format(" (last {})", percent(run.last_top1)) : "",
-                     grouped(began.test_samples), began.unit));
+    line(fmt::format("{} after {}: {}", run.stopped_early ? "stopped early" : "done", duration(run.seconds),
+                     scores_of(began, run)));
     line("report      " + (began.folder / "report.html").string());
     line("weights     " + run.weights.string());
     line("checkpoint  " + run.checkpoint.string());

@@ -23,7 +23,6 @@
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/plan_cache.h"
-#include "bonfire/runtime/profile.h"
 #include "bonfire/train/config_rules.h"
 #include "bonfire/train/image_sizes.h"
 #include "bonfire/train/trainer_state.h"
@@ -35,6 +34,12 @@ namespace {
 namespace fs = std::filesystem;
 std::atomic<bool> stop_requested{false};
 constexpr const char* kLoopTrack = "training loop";
+
+// As far as it is known: for the time that is left.
+int64_t steps_between(const Interval& every, int64_t steps_of_epoch) {
+  if (every.unit == Interval::Unit::minutes) return 0;
+  return static_cast<int64_t>(every.count) * (every.unit == Interval::Unit::epochs ? steps_of_epoch : 1);
+}
 
 optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
   if (c.optimizer == "sgd") return optim::SGD(parameters, {.lr = c.lr, .weight_decay = c.weight_decay});
@@ -104,11 +109,14 @@ void Trainer::State::prepare() {
   micro = std::make_unique<Micro>(make_steps());
 }
 
+models::ModelOptions Trainer::State::model_options() const {
+  return {
+      .classes = opened.classes, .in_channels = opened.is_text() ? 1 : opened.image[2], .vocabulary = opened.classes};
+}
+
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
 void Trainer::State::make_model() {
-  models::ModelOptions shape{
-      .classes = opened.classes, .in_channels = opened.is_text() ? 1 : opened.image[2], .vocabulary = opened.classes};
-  model = models::make(config.model, shape);
+  model = models::make(config.model, model_options());
   if (!opened.is_text()) require_size(*model, config.model, opened.image);
   if (!config.init_from.empty() && is_first_rank() && !goes_on) {
     nn::LoadReport report = model->load(weights_in(config.init_from), {.strict = config.strict});
@@ -129,7 +137,7 @@ void Trainer::State::make_model() {
     if (config.check_replicas) replicas.emplace(fleet::replicated(*model, *optimizer));
   }
   if (config.ema_decay) {
-    models::Model mean_model = models::make(config.model, shape);
+    models::Model mean_model = models::make(config.model, model_options());
     mean_model.to(place);
     average.emplace(std::move(mean_model), *model, *config.ema_decay);
   }
@@ -170,6 +178,10 @@ void Trainer::State::open_loaders() {
   loading.transform = opened.test_transform;
   loading.on_batch = batches_on_timeline("test");
   test = std::make_unique<data::DataLoader>(opened.test, loading);
+  if (!opened.validation) return;
+  require_same_on_ranks("samples to validate on", opened.validation->size());
+  loading.on_batch = batches_on_timeline("validation");
+  validation = std::make_unique<data::DataLoader>(opened.validation, loading);
 }
 
 // A track for each worker. Without workers the training loop makes its batches itself.
@@ -338,16 +350,23 @@ void Trainer::State::agree(const Tensor& label, int64_t until_update) {
   data::Share share = train->share();
   double part = static_cast<double>(share.all) / static_cast<double>(until_update);
   const bool alone = local && local->local();
+  const double now = seconds_now();
+  due_by_clock = {evaluations->by_clock(now), checkpoints->by_clock(now)};
   if (fleet::world_size() == 1 || alone) weight.set(share.own > 0 ? part : 0);
-  if (fleet::world_size() == 1 || (alone && !local->averages_next())) return;
+  if (fleet::world_size() == 1) return;
+  const bool clock_of_first[] = {is_first_rank() && due_by_clock.evaluation,
+                                 is_first_rank() && due_by_clock.checkpoint};
+  due_by_clock = {};
+  if (alone && !local->averages_next()) return;
   int64_t words = 0;
   if (opened.is_text() && share.own > 0)
     for (int64_t word : label.to_vector<int64_t>()) words += word >= 0 ? 1 : 0;
-  int64_t counts[] = {stop_requested ? 1 : 0, words};
+  int64_t counts[] = {stop_requested ? 1 : 0, words, clock_of_first[0] ? 1 : 0, clock_of_first[1] ? 1 : 0};
   const double asked = seconds_now();
   add_over_ranks(counts);
   agreeing += seconds_now() - asked;
   agreed_to_stop = counts[0] > 0;
+  due_by_clock = {counts[2] > 0, counts[3] > 0};
   if (!alone) weight.set(part * (opened.is_text() ? data::Share{words, counts[1], share.world} : share).weight());
 }
 
@@ -367,7 +386,8 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
   int64_t added = 0, until_update = 0;  // batches since an update; samples of all that add up
-  while (train->position().epoch == epoch && step < total_steps && !(must_stop() && updated)) {
+  due = {};
+  while (train->position().epoch == epoch && step < total_steps && !((must_stop() || due) && updated)) {
     if (writer) writer->check();
     trace_nodes();
     if (updated) {  // rate and average are those of an update, as if its batches were one
@@ -386,6 +406,8 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     note_samples(begin);
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
     if (updated) added = 0;
+    due = {due.evaluation || due_by_clock.evaluation || evaluations->by_steps(step),
+           due.checkpoint || due_by_clock.checkpoint || checkpoints->by_steps(step)};
     Span launch(timeline.get(), kLoopTrack, "launch step");
     const data::Share share = train->share();
     const bool standing_in = share.own == 0;
@@ -404,37 +426,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   }
   tally.report(epoch);
   if (balance) count_seconds();
-  return train->position().epoch != epoch || step >= total_steps;
-}
-
-// --- the trace -------------------------------------------------------------------------------------------------------
-
-// The first steps compile; the next ones are what all others are like.
-void Trainer::State::trace_nodes() {
-  constexpr int64_t kTraced = 20;  // steps
-  if (!timeline) return;
-  int64_t done = step - first_step, first = 2 * config.strategy.accumulate_steps;
-  if (done == first) {
-    traced_plans = runtime::cached_plans();
-    for (const auto& plan : traced_plans) runtime::start_profile(*plan);
-  }
-  if (done == first + kTraced) collect_nodes();
-}
-
-void Trainer::State::collect_nodes() {
-  for (const auto& plan : traced_plans) {
-    for (const runtime::NodeSpan& span : runtime::spans_of(*plan))
-      timeline->add(
-          to_string(span.device) + (span.communicator < 0 ? "" : fmt::format(", communicator {}", span.communicator)),
-          span.note->path.empty() ? span.note->node : span.note->path + ": " + span.note->node, span.begin,
-          span.seconds,
-          {{"op", span.note->node},
-           {"module", span.note->path},
-           {"candidate", span.note->candidate},
-           {"result", to_string(span.note->result)}});
-    runtime::stop_profile(*plan);
-  }
-  traced_plans.clear();
+  return train->position().epoch != epoch || step >= total_steps || !must_stop();
 }
 
 // --- the run ---------------------------------------------------------------------------------------------------------
@@ -447,6 +439,7 @@ RunBegins Trainer::State::beginning() const {
                 .resumed_from = resumed_from.string(),
                 .train_samples = train->samples(),
                 .test_samples = test->samples(),
+                .validation_samples = validation ? validation->samples() : 0,
                 .unit = opened.is_text() ? "sequences" : "images",
                 .pixels = opened.pixels,
                 .classes = opened.classes,
@@ -454,7 +447,7 @@ RunBegins Trainer::State::beginning() const {
                 .steps_per_epoch = train->batches_per_epoch(),
                 .total_steps = total_steps,
                 .batch_size = own_batch(),
-                .steps_between_evaluations = config.eval_freq * train->batches_per_epoch(),
+                .steps_between_evaluations = steps_between(config.eval_freq, train->batches_per_epoch()),
                 .ranks = fleet::world_size(),
                 .first_step = step,
                 .config = to_yaml(config),
@@ -473,17 +466,32 @@ RunBegins Trainer::State::beginning() const {
   return run;
 }
 
+bool Trainer::State::evaluate_and_save(int64_t epoch) {
+  const bool last = step >= total_steps, ends_epoch = train->position().epoch != epoch;
+  share_weights();
+  bool goes_on = true;
+  if (last || due.evaluation || (ends_epoch && evaluations->by_epochs(epoch + 1))) {
+    goes_on = evaluate(epoch, ends_epoch);
+    evaluations->done(step, seconds_now());
+  }
+  const bool best = best_checkpoint.filename() == checkpoint_name(step), over = last || !goes_on;
+  if (over && validation) evaluate_best_on_test_data(epoch);
+  if (over || best || due.checkpoint || (ends_epoch && checkpoints->by_epochs(epoch + 1))) {
+    save();
+    checkpoints->done(step, seconds_now());
+  }
+  return goes_on;
+}
+
 RunEnds Trainer::State::train_all() {
   double start = seconds_now();
+  evaluations.emplace(config.eval_freq, step, start);
+  checkpoints.emplace(config.save_freq, step, start);
   RunEnds end;
   while (step < total_steps && !must_stop() && !end.stopped_early) {
     int64_t epoch = train->position().epoch;
     if (!train_epoch(epoch)) break;
-    bool last = step >= total_steps;
-    share_weights();
-    if (last || (epoch + 1) % config.eval_freq == 0) end.stopped_early = !evaluate(epoch);
-    bool best = best_checkpoint.filename() == checkpoint_name(step);
-    if (last || best || end.stopped_early || (epoch + 1) % config.save_freq == 0) save();
+    end.stopped_early = !evaluate_and_save(epoch);
   }
   end.interrupted = must_stop() && step < total_steps;
   if (end.interrupted && saved_step != step) {  // at the end of an epoch it may just have been saved
@@ -496,13 +504,13 @@ RunEnds Trainer::State::train_all() {
   }
   if (timeline) {
     collect_nodes();
-    timeline->write(trace_file);
-    end.trace = trace_file;
+    write_trace(end);
   }
   end.checkpoint = last_checkpoint;
   end.weights = folder / "best.safetensors";
   end.best_top1 = best_top1;
   end.last_top1 = last_top1;
+  end.test_top1 = test_top1;
   end.seconds = seconds_now() - start;
   finish_ledger(end);
   return end;
@@ -575,6 +583,8 @@ RunEnds Trainer::run_as_rank() {
   }
   RunEnds end = s.train_all();
   s.tell(&Reporter::end, end);
+  for (const auto& reporter : s.reporters)
+    if (std::string missing = reporter->missing(); !missing.empty()) s.note(missing);
   return end;
 }
 

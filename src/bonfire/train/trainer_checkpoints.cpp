@@ -3,6 +3,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/log_file.h"
 #include "bonfire/base/private_file.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/optim/optimizer_state.h"
@@ -18,12 +19,17 @@ namespace {
 // The next number that no run in the folder has.
 fs::path new_run_folder(const fs::path& output) {
   std::error_code error;
+  auto require = [&](const fs::path& folder) {
+    if (error)
+      throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(),
+                               base::write_problem(error.value()));
+  };
   fs::create_directories(output, error);
+  require(output);
   for (int number = 1;; ++number) {
     fs::path folder = output / std::to_string(number);
     if (base::make_private_folder(folder, error)) return folder;
-    if (error)
-      throw_error<ConfigError>("[train] cannot make '{}': {}; choose another output", folder.string(), error.message());
+    require(folder);
   }
 }
 
@@ -75,6 +81,7 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     random_state().step = state.at("random_step");
     best_top1 = state.at("best_top1");
     last_top1 = state.at("last_top1");
+    if (state.contains("test_top1")) test_top1 = state["test_top1"].get<double>();
     evaluations_without_gain = state.at("evaluations_without_gain");
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
     if (auto saved = state.find("ledger"); saved != state.end()) ledger = Ledger::parse(saved->dump());
@@ -126,6 +133,7 @@ std::string Trainer::State::run_state() const {
                        {"ledger", nlohmann::json::parse(ledger.json())},
                        {"fingerprint", to_json(fingerprint)},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
+  if (test_top1) state["test_top1"] = *test_top1;
   if (local) state["local_sgd"] = {{"local", local->local()}, {"highest_rate", local->highest_rate()}};
   return state.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

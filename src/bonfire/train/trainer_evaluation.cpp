@@ -3,6 +3,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/engine.h"
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/softmax.h"
 #include "bonfire/train/trainer_state.h"
@@ -28,7 +29,7 @@ std::ptrdiff_t place_among(const std::vector<Prediction>& kept, double confidenc
 }  // namespace
 
 // Counts what is taken for what and how confidently, and keeps some images: those that are wrong with the highest
-// confidence, and a few right ones. `first`: where the batch begins in the test data, of which this rank has every
+// confidence, and a few right ones. `first`: where the batch begins in the data, of which this rank has every
 // so-manieth sample.
 void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const {
   if (opened.is_text()) return;
@@ -46,9 +47,10 @@ void Trainer::State::judge(const Tensor& logits, const Tensor& label, int64_t fi
     if (!is_right) ++report.wrong_by_confidence[tenth];
     const std::ptrdiff_t place = place_among(kept, row[predicted], is_right);
     if (place < 0) continue;
-    int64_t index = first + test->share().place(static_cast<int64_t>(i));
-    kept.insert(kept.begin() + place,
-                {index, labels[i], static_cast<int64_t>(predicted), row[predicted], opened.test->get(index).input});
+    const bool on_test = report.on == EvaluationReport::On::test;
+    int64_t index = first + (on_test ? test : validation)->share().place(static_cast<int64_t>(i));
+    kept.insert(kept.begin() + place, {index, labels[i], static_cast<int64_t>(predicted), row[predicted],
+                                       (on_test ? opened.test : opened.validation)->get(index).input});
     if (!is_right && std::ssize(kept) > kWrong && kept[kWrong].label != kept[kWrong].predicted)
       kept.erase(kept.begin() + kWrong);
   }
@@ -80,23 +82,23 @@ void Trainer::State::share_weights() {
   local->note_average();
 }
 
-EvaluationReport Trainer::State::measure(int64_t epoch) const {
+EvaluationReport Trainer::State::measure(const models::Model& judged, EvaluationReport::On on, int64_t epoch) const {
   NoGrad no_grad;
   share_buffers();
-  const models::Model& judged = evaluated_model();
   judged.eval();
+  data::DataLoader& samples = on == EvaluationReport::On::test ? *test : *validation;
   double loss = 0;
   int64_t first = 0, fifth = 0, targets = 0, begin = 0;  // begin: of the batch, in samples
-  EvaluationReport report{.epoch = epoch + 1, .step = step};
+  EvaluationReport report{.on = on, .epoch = epoch + 1, .step = step};
   if (!opened.is_text()) {
     report.confusion.resize(static_cast<size_t>(opened.classes * opened.classes));
     report.by_confidence.resize(kTenths);
     report.wrong_by_confidence.resize(kTenths);
   }
   int64_t five = std::min<int64_t>(5, opened.classes);
-  for (int64_t batches = 0; const auto& [input, label] : test->epoch(epoch)) {
-    show(Progress::Doing::evaluating, epoch, batches++, test->batches_per_epoch());
-    data::Share share = test->share();
+  for (int64_t batches = 0; const auto& [input, label] : samples.epoch(epoch)) {
+    show(Progress::Doing::evaluating, epoch, batches++, samples.batches_per_epoch());
+    data::Share share = samples.share();
     if (share.own > 0) {
       Tensor logits = logits_of(judged, input), target = targets_of(label), counted = count_targets(target);
       Tensor mean_loss = cross_entropy(logits, target), top1 = top_k_correct(logits, target);
@@ -123,9 +125,11 @@ EvaluationReport Trainer::State::measure(int64_t epoch) const {
   return report;
 }
 
-bool Trainer::State::evaluate(int64_t epoch) {
+bool Trainer::State::evaluate(int64_t epoch, bool ends_epoch) {
   Span span(timeline.get(), "training loop", "evaluate");
-  EvaluationReport report = measure(epoch);
+  EvaluationReport report =
+      measure(evaluated_model(), validation ? EvaluationReport::On::validation : EvaluationReport::On::test, epoch);
+  report.ends_epoch = ends_epoch;
   span.end();
   last_top1 = report.top1;
   bool best = last_top1 > best_top1;
@@ -137,6 +141,28 @@ bool Trainer::State::evaluate(int64_t epoch) {
   report.best = best;
   tell(&Reporter::evaluated, report);
   return !config.early_stop || evaluations_without_gain < *config.early_stop;
+}
+
+// Once, before the last checkpoint is saved. Where the best weights are not those at hand they are read into a model of
+// their own, so that the run can still go on from its last.
+void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
+  Span span(timeline.get(), "training loop", "evaluate on the test data");
+  std::optional<models::Model> best;
+  if (best_checkpoint.filename() != checkpoint_name(step)) {
+    const RandomState before = random_state();  // making a model draws weights
+    best = models::make(config.model, model_options());
+    random_state() = before;
+    if (writer) writer->finish();
+    if (is_first_rank()) best->load(folder / "best.safetensors");
+    best->to(place);
+    take_values_of_first_rank(best->state_dict());
+  }
+  EvaluationReport report = measure(best ? *best : evaluated_model(), EvaluationReport::On::test, epoch);
+  span.end();
+  report.best = true;
+  report.ends_epoch = train->position().epoch != epoch;
+  test_top1 = report.top1;
+  tell(&Reporter::evaluated, report);
 }
 
 void Trainer::State::take_pixels_from(const fs::path& weights) {
@@ -157,7 +183,7 @@ EvaluationReport Trainer::evaluate(const fs::path& weights) {
   s.prepare();
   s.model->load(weights);
   s.take_pixels_from(weights);
-  return s.measure(0);
+  return s.measure(s.evaluated_model(), EvaluationReport::On::test, 0);
 }
 
 }  // namespace bonfire::train

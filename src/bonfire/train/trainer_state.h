@@ -2,7 +2,8 @@
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
 // up again, trainer_resume.cpp which run is gone on with and how, trainer_evaluation.cpp what is counted on the test
 // data, trainer_balance.cpp which rank trains on how much, trainer_replicas.cpp whether all ranks still have the same
-// weights, trainer_samples.cpp which samples were trained on, trainer_progress.cpp what is told of the run besides.
+// weights, trainer_samples.cpp which samples were trained on, trainer_trace.cpp what a trace has of the nodes,
+// trainer_progress.cpp what is told of the run besides.
 
 #include <optional>
 
@@ -42,14 +43,15 @@ struct Trainer::State {
   std::optional<models::Model> model;
   std::optional<optim::Optimizer> optimizer;
   std::optional<WeightAverage> average;
-  std::unique_ptr<data::DataLoader> train, test;
-  Tensor mean, deviation;  // of pixels
-  Scalar weight = 1;       // of the loss of the batch at hand
+  std::unique_ptr<data::DataLoader> train, test, validation;  // the last: where samples are held back
+  Tensor mean, deviation;                                     // of pixels
+  Scalar weight = 1;                                          // of the loss of the batch at hand
 
-  int64_t step = 0;         // done
-  int64_t total_steps = 0;  // when the run ends
-  int64_t saved_step = -1;  // of the checkpoint saved last
-  double best_top1 = -1, last_top1 = 0;
+  int64_t step = 0;                      // done
+  int64_t total_steps = 0;               // when the run ends
+  double best_top1 = -1, last_top1 = 0;  // on the validation samples, where there are some
+  std::optional<double> test_top1;       // of the best weights, once the run is over
+  int64_t saved_step = -1;               // of the checkpoint saved last
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
 
@@ -61,6 +63,11 @@ struct Trainer::State {
   std::unique_ptr<SampleTrace> sample_trace;  // of this rank
 
   int64_t first_step = 0;
+  std::optional<Turn> evaluations, checkpoints;  // when they are due
+  struct Due {
+    bool evaluation = false, checkpoint = false;
+    explicit operator bool() const { return evaluation || checkpoint; }
+  } due, due_by_clock;  // after the step at hand, inside an epoch; the clock is the first rank's
   std::vector<std::shared_ptr<runtime::Plan>> traced_plans;
 
   // Of a run that is gone on with.
@@ -91,6 +98,8 @@ struct Trainer::State {
   void tell(void (Reporter::*event)(const Event&), const Event& what) const {
     if (!is_first_rank()) return;
     for (auto& reporter : reporters) (*reporter.*event)(what);
+    for (auto& reporter : reporters)
+      if (std::string warning = reporter->take_warning(); !warning.empty()) note(warning);
   }
   void note(const std::string& text) const {
     if (!is_first_rank()) return;
@@ -108,6 +117,7 @@ struct Trainer::State {
   // Batches differ in what they count for: on several ranks, at the end of an epoch, and where gradients add up.
   bool weighs() const { return fleet::world_size() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
   bool must_stop() const;
+  models::ModelOptions model_options() const;
   const models::Model& evaluated_model() const { return average ? average->model() : *model; }
   // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
   Tensor logits_of(const models::Model& of, const Tensor& input) const;
@@ -145,7 +155,8 @@ struct Trainer::State {
 
   RunBegins beginning() const;
   RunEnds train_all();
-  bool train_epoch(int64_t epoch);                       // false: asked to stop inside it
+  bool train_epoch(int64_t epoch);  // until its end, or something is due inside it; false: asked to stop inside it
+  bool evaluate_and_save(int64_t epoch);                 // what is due after that; false: no gain for long enough, stop
   void check_replicas(bool updated);                     // after each step
   void compare_replicas();                               // at once
   void note_samples(const data::LoaderPosition& begin);  // of the step's batch, which began there
@@ -159,11 +170,13 @@ struct Trainer::State {
   void balance_shares(int64_t rows);                      // after each step, of so many samples here
   void trace_nodes();                                     // before each step
   void collect_nodes();
+  void write_trace(RunEnds& end) const;
 
-  EvaluationReport measure(int64_t epoch) const;
+  EvaluationReport measure(const models::Model& judged, EvaluationReport::On on, int64_t epoch) const;
   void share_buffers() const;
-  void share_weights();          // of ranks that train on their own; before they are evaluated or saved
-  bool evaluate(int64_t epoch);  // false: no gain for long enough, stop
+  void share_weights();  // of ranks that train on their own; before they are evaluated or saved
+  bool evaluate(int64_t epoch, bool ends_epoch);  // false: no gain for long enough, stop
+  void evaluate_best_on_test_data(int64_t epoch);
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
 
   class Tally;

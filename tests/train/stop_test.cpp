@@ -1,0 +1,112 @@
+// Requests to stop, to the program itself in a process of its own.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "bonfire/train/checkpoint.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
+#include "tests/train/program.h"
+
+namespace bonfire::train::stop_test {
+namespace {
+
+namespace fs = std::filesystem;
+using bonfire::testing::Program;
+using bonfire::testing::ScratchFolder;
+
+std::vector<std::string> training(const ScratchFolder& folder, std::vector<std::string> more) {
+  std::vector<std::string> arguments{"train",     data_of_digits(folder), "place=cpu",
+                                     "limit=320", "epochs=1000",          "output=" + (folder / "runs").string(),
+                                     "log_freq=1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<std::string> quick(const ScratchFolder& folder) {
+  return training(folder, {"model=lenet", "batch_size=32"});
+}
+
+// Its steps take long enough for a second signal to come before the first is obeyed.
+std::vector<std::string> slow(const ScratchFolder& folder, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"model=resnet18_small", "batch_size=64", "image_size=16"});
+  return training(folder, more);
+}
+
+std::optional<fs::path> saved(const ScratchFolder& folder) { return newest_checkpoint(folder / "runs/1/checkpoints"); }
+
+void wait_for_another_request() { std::this_thread::sleep_for(std::chrono::milliseconds(400)); }
+
+TEST(Stop, IsSaidAtOnceAndSavesAndSaysHowToGoOn) {
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+    ScratchFolder folder;
+    Program program(quick(folder), folder / "out");
+    EXPECT_TRUE(program.prints("step 4/10")) << program.output();
+    program.signal(number);
+    EXPECT_EQ(program.wait(), 130) << number;
+    const std::string output = program.output();
+    const size_t said = output.find("stopping: the step at hand is finished and saved; once more ends it at once");
+    EXPECT_LT(said, output.find("stopped after")) << output;
+    EXPECT_NE(output.find("resume=" + (folder / "runs/1").string()), std::string::npos) << output;
+    EXPECT_TRUE(saved(folder)) << number;
+  }
+}
+
+TEST(Stop, IsSaidBeforeTheStepIsDone) {
+  ScratchFolder folder;
+  Program program(slow(folder), folder / "out");
+  EXPECT_TRUE(program.prints("training resnet18_small")) << program.output();
+  program.signal(SIGINT);
+  EXPECT_TRUE(program.prints("stopping: the step at hand")) << program.output();
+  program.signal(SIGKILL);
+  program.wait();
+  EXPECT_EQ(program.output().find("stopped after"), std::string::npos) << program.output();
+}
+
+TEST(Stop, ASecondRequestEndsItAtOnceAndLeavesTheLastCheckpoint) {
+  ScratchFolder folder;
+  Program program(slow(folder, {"save_freq=1 steps", "keep_last=1"}), folder / "out");
+  EXPECT_TRUE(program.prints("step 2/")) << program.output();
+  program.signal(SIGINT);
+  wait_for_another_request();
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 128 + SIGINT);
+  const std::optional<fs::path> last = saved(folder);
+  ASSERT_TRUE(last) << program.output();
+  EXPECT_NE(program.output().find("ended at once; the last checkpoint is " + last->string()), std::string::npos)
+      << program.output();
+}
+
+TEST(Stop, ASecondRequestBeforeAnythingIsSavedSaysSo) {
+  ScratchFolder folder;
+  Program program(slow(folder), folder / "out");
+  EXPECT_TRUE(program.prints("training resnet18_small")) << program.output();
+  program.signal(SIGTERM);
+  wait_for_another_request();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  EXPECT_NE(program.output().find("ended at once; there is no checkpoint yet"), std::string::npos) << program.output();
+  EXPECT_FALSE(saved(folder));
+}
+
+// A shell and the terminal's driver both send SIGHUP; timeout(1) signals the process and its group.
+TEST(Stop, SignalsThatComeTogetherAreOneRequestAndSighupIsNeverASecondOne) {
+  for (int number : {SIGINT, SIGHUP}) {
+    ScratchFolder folder;
+    Program program(slow(folder), folder / "out");
+    EXPECT_TRUE(program.prints("training resnet18_small")) << program.output();
+    program.signal(number);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    program.signal(number);
+    if (number == SIGHUP) wait_for_another_request();
+    if (number == SIGHUP) program.signal(number);
+    EXPECT_EQ(program.wait(), 130);
+    EXPECT_NE(program.output().find("stopped after"), std::string::npos) << program.output();
+    EXPECT_TRUE(saved(folder));
+  }
+}
+
+}  // namespace
+}  // namespace bonfire::train::stop_test
