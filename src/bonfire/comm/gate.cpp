@@ -73,18 +73,17 @@ Gate::Gate(GateOptions options)
       clock_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       spare_(spare_descriptor()) {
   options_.strangers = bounded(options_.strangers);
-  watch(listener_.get());
-  watch(clock_.get());
+  if (!watch(listener_.get()) || !watch(clock_.get()))
+    throw_error<CommError>("[gate] cannot watch port {}: {}", port(), std::strerror(errno));
 }
 
 int Gate::port() const { return port_of(listener_); }
 
-void Gate::watch(int descriptor) {
+bool Gate::watch(int descriptor) {
   epoll_event wanted{};
   wanted.events = EPOLLIN;
   wanted.data.fd = descriptor;
-  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, descriptor, &wanted) != 0)
-    throw_error<CommError>("[gate] cannot watch port {}: {}", port(), std::strerror(errno));
+  return ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, descriptor, &wanted) == 0;
 }
 
 // Those who have said something come first: they may be on their way in.
@@ -123,7 +122,7 @@ void Gate::let_some_in_sight() {
     if (strangers_.size() >= options_.strangers) make_room();
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    watch(socket.get());
+    if (!watch(socket.get())) continue;
     strangers_.push_back({std::move(socket), host_of(address), Clock::now() + options_.patience});
   }
 }

@@ -62,7 +62,7 @@ class Gate {
   };
   using Strangers = std::list<Stranger>;
 
-  void watch(int descriptor);
+  bool watch(int descriptor);
   void let_some_in_sight();
   void make_room();
   bool hear(Stranger& stranger);  // whether it may stay
