@@ -179,7 +179,6 @@ void Trainer::State::open_loaders() {
   loading.on_batch = batches_on_timeline("test");
   test = std::make_unique<data::DataLoader>(opened.test, loading);
   if (!opened.validation) return;
-  require_same_on_ranks("samples to validate on", opened.validation->size());
   loading.on_batch = batches_on_timeline("validation");
   validation = std::make_unique<data::DataLoader>(opened.validation, loading);
 }
