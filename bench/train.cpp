@@ -78,7 +78,7 @@ ReplicaTimes time_replicas(const std::string& name, int64_t batch) {
     threads.emplace_back([&, rank] {
       fleet::join(groups[static_cast<size_t>(rank)]);
       const Device device{DeviceType::cpu, rank};
-      models::Model model = models::make(name);
+      models::Model model = models::make(name, {.in_channels = 1});
       model.to(device);
       model = fleet::distributed_model(model);
       optim::Momentum optimizer(model.parameters(), {.lr = 1e-3, .momentum = 0.9});
