@@ -60,7 +60,7 @@ grpc::ChannelArguments channel_arguments(const StoreClientOptions& options) {
   if (options.tls.on()) arguments.SetSslTargetNameOverride(bare(options.host));  // not that of the address it has
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // the least time in which one may connect
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);  // the least time in which one may connect
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A connection to a server that is frozen, or over a link that was cut, is given up after the sum of these at the
   // latest, and another one tried: it comes through as soon as the link is back, while what waits in the old one would
@@ -99,7 +99,7 @@ class GrpcStore final : public Store {
     ask_at_the_gate(route.remote, options, deadline);
     stub_ = wire::Store::NewStub(grpc::CreateCustomChannel(target_of(route.remote, options.port),
                                                            credentials_of(options.tls), channel_arguments(options)));
-    greet(deadline, options.tls.on());
+    greet(options.tls.on());
   }
 
   ~GrpcStore() override {
@@ -257,21 +257,25 @@ class GrpcStore final : public Store {
                          : fmt::format("the store at {} uses TLS, but this process does not", where_));
   }
 
-  // The first call. The gate may be crowded when the channel comes to it; but what TLS refuses, it will refuse again.
-  void greet(Clock::time_point deadline, bool tls) {
+  // The first call. The gate may be crowded, and this host busy, when the channel comes to it; but what TLS refuses, it
+  // will refuse again.
+  void greet(bool tls) {
+    constexpr milliseconds kPatience{30'000}, kPause{200};
+    constexpr int kAttempts = 3;  // with TLS
     wire::WaitRequest request;
     *request.mutable_caller() = caller_;
-    for (;;) {
+    for (int attempt = 1;; ++attempt) {
       wire::WaitReply reply;
       grpc::ClientContext context;
-      const Status status = stub_->Wait(limited(context, milliseconds(10'000)), request, &reply);
-      if (status.error_code() == StatusCode::UNAVAILABLE && tls)
+      context.set_wait_for_ready(!tls);
+      const Status status = stub_->Wait(limited(context, kPatience), request, &reply);
+      if (!tls || status.error_code() != StatusCode::UNAVAILABLE) return check(status, "greet this caller", kPatience);
+      if (attempt == kAttempts)
         throw_error<CommError>(
             "[store] no TLS with the store at {}: {}; are both certificates signed by an authority of the other's "
             "BONFIRE_TLS_CA, and is the store's one for this name?",
             where_, status.error_message());
-      if (status.error_code() != StatusCode::UNAVAILABLE || Clock::now() >= deadline)
-        return check(status, "greet this caller", milliseconds(10'000));
+      std::this_thread::sleep_for(kPause);
     }
   }
 
