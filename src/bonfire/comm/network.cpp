@@ -141,7 +141,7 @@ Route reach(const std::string& host, int port, std::chrono::milliseconds timeout
 bool is_refused(const std::string& literal, int port, std::chrono::milliseconds timeout) {
   auto [found, error] = look_up(literal, port);
   if (!found) return false;
-  Socket socket(found->ai_family);
+  FileDescriptor socket = new_socket(found->ai_family);
   return socket.get() >= 0 && connect_within(socket.get(), *found, timeout) == ECONNREFUSED;
 }
 
