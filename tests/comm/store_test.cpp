@@ -144,6 +144,14 @@ TEST(Store, ManyThreadsMayWaitAtOnce) {
   EXPECT_EQ(done, 32);
 }
 
+TEST(Store, AKeyIsTheFirstOnesWhoClaimsIt) {
+  auto server = serve();
+  auto store = rank_of(server->port());
+  EXPECT_EQ(store->claim("place", "mine"), "mine");
+  EXPECT_EQ(store->claim("place", "yours"), "mine");
+  EXPECT_EQ(store->claim("place", "mine"), "mine");  // as often as an answer gets lost
+}
+
 TEST(Store, AddingToTextIsAnError) {
   auto server = serve();
   auto store = rank_of(server->port());
@@ -283,7 +291,7 @@ TEST(Store, TellsRanksAndItsOwnerWhoHasFallenSilent) {
     });
   };
   EXPECT_EQ(of_one(beat(0)), 1);
-  EXPECT_EQ(of_one(launcher_of(server->port())->frozen_ranks()), 1);
+  EXPECT_EQ(of_one(launcher_of(server->port())->beat_of_host(0, 0ms).frozen), 1);
   EXPECT_EQ(store->last_signs().size(), 2u);  // rank 2 has left
   server->begin_generation(3);
   EXPECT_TRUE(rank_of(server->port(), 3)->last_signs().empty());

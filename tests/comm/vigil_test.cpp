@@ -54,6 +54,32 @@ TEST_F(VigilTest, TimeInWhichNobodyLookedDoesNotCount) {
   EXPECT_EQ(pass(101, 110, {0}), std::vector<int>{1});
 }
 
+TEST_F(VigilTest, TimeInWhichNothingCameFromTheWholeHostDoesNotCount) {
+  auto second = [&](int number, bool host, bool rank) {
+    if (host) vigil_.hear_host(1, at(number), 0ms);
+    if (rank) vigil_.hear({.rank = 5, .name = "rank", .doing = "step 1", .host = 1}, at(number));
+    return vigil_.look(at(number)).size() + vigil_.look(at(number) + 500ms).size();
+  };
+  for (int number = 0; number < 5; ++number) EXPECT_EQ(second(number, true, true), 0u);
+  for (int number = 5; number < 60; ++number) EXPECT_EQ(second(number, false, false), 0u);  // the link is out
+  for (int number = 60; number < 65; ++number) EXPECT_EQ(second(number, true, false), 0u);  // its launcher is back first
+  for (int number = 65; number < 70; ++number) EXPECT_EQ(second(number, true, true), 0u);
+  size_t frozen = 0;
+  for (int number = 70; number < 80; ++number) frozen += second(number, true, false);
+  EXPECT_EQ(frozen, 1u);
+}
+
+TEST_F(VigilTest, AHostHasEndedWhenItsLastConnectionBreaksOff) {
+  vigil_.host_stays(1, at(0));
+  vigil_.host_stays(1, at(1));
+  vigil_.host_ended(1, at(2));
+  EXPECT_FALSE(vigil_.hosts().at(1).ended);
+  vigil_.host_ended(1, at(3));
+  EXPECT_EQ(vigil_.hosts().at(1).ended, at(3));
+  vigil_.host_stays(1, at(4));
+  EXPECT_FALSE(vigil_.hosts().at(1).ended);
+}
+
 TEST_F(VigilTest, AllOfThemMayFreeze) {
   pass(0, 1, {0, 1});
   EXPECT_EQ(pass(1, 10, {}), (std::vector<int>{0, 1}));
