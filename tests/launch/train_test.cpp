@@ -45,7 +45,9 @@ TEST(LaunchTrain, AnInterruptIsOneLastStepOfAllAndOneRankCanGoOn) {
   EXPECT_NE(two.read_line("step 3/7"), "") << two.output();
   two.signal(SIGINT);
   EXPECT_EQ(two.wait(), 130) << two.output();
-  expect_mentions(two.output(), {"saved. To go on: bonfire train"});
+  expect_mentions(two.output(),
+                  {"\n[rank 0] stopping: the step at hand is finished", "saved. To go on: bonfire train"});
+  EXPECT_EQ(two.output().find("[rank 1]"), std::string::npos) << two.output();
   auto steps = static_cast<int64_t>(log_of(folder / "runs/1").losses.size());
   EXPECT_GE(steps, 3);
 

@@ -25,12 +25,12 @@ namespace {
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 constexpr int64_t kOneRequest = 300;  // milliseconds
 constexpr std::string_view kSaid =
-    "\nstopping: the step at hand is finished and saved; once more ends it at once, with the last checkpoint kept\n";
+    "stopping: the step at hand is finished and saved; once more ends it at once, with the last checkpoint kept\n";
 
 // What the handler may touch.
 std::atomic<int64_t> stopped_at{0};  // milliseconds; 0: not asked
 std::atomic<int> second{0};          // the signal that asked again
-std::atomic<bool> handler_speaks{false};
+std::atomic<bool> handler_speaks{false}, in_terminal{false};
 sem_t asked_again;
 
 int64_t milliseconds_now() {
@@ -45,8 +45,11 @@ void handle(int number) {
   if (int64_t never = 0; stopped_at.compare_exchange_strong(never, now)) {
     Trainer::request_stop();
     ::signal(SIGPIPE, SIG_IGN);  // who reads the output may get the same signal, and end first
-    if (handler_speaks) [[maybe_unused]]
-      ssize_t count = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+    if (handler_speaks) {
+      // In a terminal ^C stands in the line that is drawn.
+      [[maybe_unused]] ssize_t count = in_terminal ? ::write(STDERR_FILENO, "\n", 1) : 0;
+      count = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+    }
   } else if (number != SIGHUP && now - stopped_at >= kOneRequest) {
     ::signal(number, SIG_DFL);
     second = number;
@@ -60,6 +63,7 @@ class StopSignals final : public Reporter {
   explicit StopSignals(bool speaks) : speaks_(speaks) {
     stopped_at = second = 0;
     handler_speaks = speaks;
+    in_terminal = ::isatty(STDERR_FILENO) == 1;
     BONFIRE_CHECK(::sem_init(&asked_again, 0, 0) == 0);
     waiting_ = std::thread([this] { wait_for_second(); });
     struct sigaction action {};
