@@ -97,8 +97,9 @@ class GrpcStore final : public Store {
     const auto deadline = std::clamp(end, now + milliseconds(2'000), now + milliseconds(10'000));
     literal_ = route.remote;
     ask_at_the_gate(route.remote, options, deadline);
-    stub_ = wire::Store::NewStub(grpc::CreateCustomChannel(target_of(route.remote, options.port),
-                                                           credentials_of(options.tls), channel_arguments(options)));
+    channel_ = grpc::CreateCustomChannel(target_of(route.remote, options.port), credentials_of(options.tls),
+                                         channel_arguments(options));
+    stub_ = wire::Store::NewStub(channel_);
     greet(options.tls.on());
   }
 
@@ -152,7 +153,7 @@ class GrpcStore final : public Store {
 
   void stay(int host) override {
     staying_ = std::thread([this, host] {
-      while (stay_once(host)) std::this_thread::sleep_for(kBetweenTries);  // the link is out, or the server is gone
+      while (stay_once(host)) pause();  // the link is out, or the server is gone
     });
   }
 
@@ -182,7 +183,7 @@ class GrpcStore final : public Store {
   template <class Rpc>
   Status made(milliseconds timeout, const Rpc& rpc) {
     const auto deadline = std::chrono::system_clock::now() + timeout;
-    for (;; std::this_thread::sleep_for(kBetweenTries)) {
+    for (;; pause()) {
       grpc::ClientContext context;
       context.set_deadline(deadline);
       Status status = rpc(&context);
@@ -197,6 +198,12 @@ class GrpcStore final : public Store {
         return {StatusCode::UNAVAILABLE, fmt::format("nothing came from it for {:.1f} s", silent)};
       if (std::chrono::system_clock::now() >= deadline) return status;
     }
+  }
+
+  // Between two tries. A call that fails at once gives a channel no time to connect: that goes on while somebody waits.
+  void pause() const {
+    std::this_thread::sleep_for(kBetweenTries);
+    channel_->WaitForConnected(std::chrono::system_clock::now() + kLongestQuestion);
   }
 
   void note_answer() {
@@ -360,6 +367,7 @@ class GrpcStore final : public Store {
   milliseconds call_timeout_, silence_;
   std::string literal_;  // that answered
   wire::Caller caller_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<wire::Store::Stub> stub_;
 
   std::mutex silence_mutex_;
