@@ -2,11 +2,13 @@
 //   course_program BACKEND FILE STEPS [RANK SIGNAL STEP MICROSECONDS]
 // Every fifth step is kept in FILE, from which a restart goes on. Where the last four are given, that rank sends itself
 // the signal so many microseconds after it has begun that step, unless this is a restart. The first rank prints
-// "training" when some steps are behind it, and "weights MD5" at the end.
+// "training" when some steps are behind it, and "weights MD5" at the end. The environment's PACE: each step takes so
+// many milliseconds more.
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -43,6 +45,8 @@ void write(const std::string& file, const Checkpoint& checkpoint) {
     stream.write(reinterpret_cast<const char*>(&checkpoint.step), sizeof checkpoint.step);
     stream.write(reinterpret_cast<const char*>(checkpoint.weights.data()),
                  static_cast<std::streamsize>(checkpoint.weights.size()));
+    stream.close();
+    if (!stream) throw_error<DataError>("[course] cannot write '{}': {}", file, std::strerror(errno));
   }
   std::filesystem::rename(file + ".new", file);
 }
@@ -73,6 +77,8 @@ struct Course {
 
 void train(const Course& course, const Fault& fault) {
   fleet::init({.backend = course.backend});
+  const char* pace = std::getenv("PACE");
+  const std::chrono::milliseconds pause(pace == nullptr ? 0 : std::atoi(pace));
   manual_seed(1);
   nn::Linear plain({.in = 512, .out = 256, .bias = false});
   Checkpoint checkpoint;
@@ -84,6 +90,7 @@ void train(const Course& course, const Fault& fault) {
     if (step % kBetweenCheckpoints == 0 && fleet::rank() == 0) write(course.file, {step, model.parameters()[0].save()});
     if (step == checkpoint.step + 4 && fleet::rank() == 0) std::puts("training");
     begin(fault, step);
+    std::this_thread::sleep_for(pause);
     double value = 0.01 * static_cast<double>((step % 40 + 1) * (fleet::rank() + 1));
     Tensor loss = mean(tanh(model(full({4, 512}, value, DType::f32))));
     loss.backward();
@@ -104,5 +111,5 @@ int main(int, char** argv) try {
   return 0;
 } catch (const Error& error) {
   std::fprintf(stderr, "%s\n", error.what());
-  std::_Exit(launch::kLostPeer);
+  std::_Exit(launch::exit_status_of(error));
 }

@@ -16,6 +16,7 @@ struct RelayedJob {
     int steps = 200;
     Words of_zero = {"--node_timeout", "8"}, of_one = {};  // the launchers'
     Words fault = {};                                      // RANK SIGNAL STEP MICROSECONDS
+    std::string pace = {};                                 // milliseconds that a step takes more
   };
   RelayedJob(const RelayedHosts& hosts, const Options& options)
       : zero(node(hosts, 0, options)), one(node(hosts, 1, options)) {}
@@ -27,7 +28,7 @@ struct RelayedJob {
     return std::make_unique<ChildProcess>(
         joined(hosts.inside(number == 0 ? "a" : "b"),
                joined(joined(words, number == 0 ? options.of_zero : options.of_one), joined(rank, options.fault))),
-        clean({{"BONFIRE_TOKEN", "secret"}, {"BONFIRE_TEST", options.file}}));
+        clean({{"BONFIRE_TOKEN", "secret"}, {"BONFIRE_TEST", options.file}, {"PACE", options.pace}}));
   }
 };
 

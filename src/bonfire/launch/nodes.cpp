@@ -1,14 +1,12 @@
 #include "bonfire/launch/nodes.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -26,6 +24,7 @@
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
 #include "bonfire/comm/wait_notice.h"
+#include "bonfire/launch/event_queue.h"
 
 namespace bonfire::launch {
 
@@ -45,36 +44,6 @@ constexpr milliseconds kUntilLeft = 1'500ms;     // a launcher that is still the
 constexpr milliseconds kLateLook = 2'000ms;      // whoever looks so late was held up himself
 constexpr milliseconds kWorthTelling = 3'000ms;  // of silence
 constexpr milliseconds kUnheard = 500ms;         // a launcher whose connection broke off would say something by then
-
-// Events on their way from threads to the loop.
-class EventQueue {
- public:
-  EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {}
-  EventQueue(const EventQueue&) = delete;
-  EventQueue& operator=(const EventQueue&) = delete;
-  ~EventQueue() { ::close(descriptor_); }
-
-  int descriptor() const { return descriptor_; }
-  void put(Event event) {
-    std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
-    ::eventfd_write(descriptor_, 1);
-  }
-  std::optional<Event> take() {
-    std::lock_guard lock(mutex_);
-    if (events_.empty()) return std::nullopt;
-    eventfd_t count;
-    ::eventfd_read(descriptor_, &count);
-    Event event = std::move(events_.front());
-    events_.pop_front();
-    return event;
-  }
-
- private:
-  int descriptor_;
-  std::mutex mutex_;
-  std::deque<Event> events_;
-};
 
 Event frozen_event(const comm::LifeSign& rank, int64_t generation, milliseconds silence) {
   return {.kind = Event::Kind::frozen,

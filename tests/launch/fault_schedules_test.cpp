@@ -1,0 +1,235 @@
+// Random faults on two hosts with two ranks each: kills, stops, links that are out, slow or cut, disks that fill up,
+// node ranks that are claimed twice. Every schedule ends with the right cause named, or with the bits of a training
+// that nothing has disturbed. A schedule is made of its seed alone.
+//
+//   BONFIRE_FAULT_SCHEDULES=200 test_launch --gtest_filter=FaultSchedules.*       by hand; else a handful
+//   BONFIRE_FAULT_SCHEDULES=1000 ...                                              every night
+//   BONFIRE_FAULT_SEED=417 ...                                                    from this seed on
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "bonfire/comm/gloo/gloo_group.h"
+#include "tests/launch/relayed_job.h"
+#include "tests/support/scratch_folder.h"
+
+namespace bonfire::launch::fault_schedules_test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ChildProcess;
+using testing::first_report;
+using testing::launcher_of;
+using testing::RelayedHosts;
+using testing::RelayedJob;
+using testing::ScratchFolder;
+using testing::weights_of;
+using testing::Words;
+
+constexpr int kTogether = 3;  // they wait for most of their time
+
+int number_in(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+enum class Fault { none, kill_rank, stop_rank, kill_launcher, stop_launcher, cut_link, fill_disk };
+
+struct Schedule {
+  int seed;
+  milliseconds delay, before, out;  // of packets; of the fault; how long a link is out before it
+  bool twice;                       // another launcher claims node rank 1
+  Fault fault;
+  int rank, node;
+  size_t part;  // of a launcher: the process that the user sees, the guard, or the one that has started the ranks
+
+  static Schedule of(int seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
+    return {.seed = seed,
+            .delay = milliseconds(std::vector<int>{0, 5, 20}[static_cast<size_t>(below(3))]),
+            .before = milliseconds(below(1500)),
+            .out = milliseconds(below(3) == 0 ? 500 + below(3500) : 0),
+            .twice = below(4) == 0,
+            .fault = static_cast<Fault>(below(7)),
+            .rank = below(4),
+            .node = below(2),
+            .part = static_cast<size_t>(below(3))};
+  }
+
+  std::string text() const {
+    static const char* const kFaults[] = {"nothing else",
+                                          "rank {0} is killed",
+                                          "rank {0} is stopped",
+                                          "process {2} of node {1}'s launcher is killed",
+                                          "the inner process of node {1}'s launcher is stopped",
+                                          "the link is cut for good",
+                                          "the disk fills up"};
+    return fmt::format("seed {}: {} ms of delay, a link that is out for {} ms{}, {} ms later: {}", seed, delay.count(),
+                       out.count(), twice ? ", node rank 1 claimed twice" : "", before.count(),
+                       fmt::format(fmt::runtime(kFaults[static_cast<int>(fault)]), rank, node, part));
+  }
+
+  // What node 0's or node 1's launcher says of it first; every one of these words.
+  Words cause(int told_on) const {
+    const bool other = told_on != node;
+    const Words lost = node == 0 ? Words{"node 0 is out of reach: "} : Words{"node 1 (", " is lost: its launcher has "};
+    switch (fault) {
+      case Fault::none: return {};
+      case Fault::kill_rank: return {fmt::format("rank {} (process ", rank), "was killed by signal 9"};
+      case Fault::stop_rank: return {fmt::format("rank {} (", rank), "is frozen: "};
+      case Fault::kill_launcher: return other ? lost : Words{"was killed"};
+      case Fault::stop_launcher: return other ? lost : Words{"is stopped: it has given no sign of life for "};
+      case Fault::cut_link:
+        return told_on == 0 ? Words{"node 1 (", " is lost: its launcher has said nothing for "}
+                            : Words{"node 0 is out of reach: ", "nothing came from it for "};
+      case Fault::fill_disk: return {"rank 0 (process ", "ended with exit status 1"};
+    }
+    return {};
+  }
+};
+
+// A small disk of its own, that can be filled.
+class SmallDisk {
+ public:
+  explicit SmallDisk(std::filesystem::path folder) : folder_(std::move(folder)) {
+    std::filesystem::create_directory(folder_);
+    mounted_ = std::system(fmt::format("mount -t tmpfs -o size=4m tmpfs '{}'", folder_.string()).c_str()) == 0;
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    if (mounted_) [[maybe_unused]]
+      const int code = std::system(fmt::format("umount -l '{}'", folder_.string()).c_str());
+  }
+  void fill() const {
+    if (mounted_) std::ofstream(folder_ / "filler") << std::string(8 << 20, 'x');
+  }
+
+ private:
+  std::filesystem::path folder_;
+  bool mounted_;
+};
+
+// One run of a schedule; what is wrong with it.
+class Trial {
+ public:
+  explicit Trial(const Schedule& schedule) : schedule_(schedule) { hosts_.link().delay(schedule.delay); }
+
+  // "": nothing.
+  std::string run(const std::string& weights) {
+    RelayedJob job(hosts_, options());
+    if (job.zero->read_line("training").empty()) return "the training has never begun\n" + outputs(job);
+    if (schedule_.out.count() > 0) {
+      hosts_.link().cut();
+      std::this_thread::sleep_for(schedule_.out);
+      hosts_.link().mend();
+    }
+    if (schedule_.twice) second_ = RelayedJob::node(hosts_, 1, options());
+    std::this_thread::sleep_for(schedule_.before);
+    strike(job);
+    codes_ = {job.zero->wait(), job.one->wait()};
+    return judge(job, weights);
+  }
+
+ private:
+  RelayedJob::Options options() const {
+    return {.file = file_,
+            .steps = 80,
+            .of_zero = {"--node_timeout", "6", "--max_restarts", "2"},
+            .of_one = {"--rendezvous_timeout", "60"},
+            .pace = "30"};
+  }
+
+  void strike(const RelayedJob& job) {
+    const ChildProcess& launcher = schedule_.node == 0 ? *job.zero : *job.one;
+    auto signal = [](int process, int number) {
+      if (process > 1) ::kill(process, number);  // it may have ended
+    };
+    switch (schedule_.fault) {
+      case Fault::none: break;
+      case Fault::kill_rank: return signal(testing::process_of_rank(schedule_.rank, file_), SIGKILL);
+      case Fault::stop_rank: return signal(testing::process_of_rank(schedule_.rank, file_), SIGSTOP);
+      case Fault::kill_launcher: return signal(launcher_of(launcher)[schedule_.part], SIGKILL);
+      case Fault::stop_launcher: return signal(launcher_of(launcher)[2], SIGSTOP);
+      case Fault::cut_link: return hosts_.link().cut();
+      case Fault::fill_disk: return disk_.fill();
+    }
+  }
+
+  std::string judge(const RelayedJob& job, const std::string& weights) {
+    std::string wrong;
+    if (second_ != nullptr && second_->wait() == 0) wrong += "a node rank was claimed twice\n" + second_->output();
+    for (int node : {0, 1}) {
+      const ChildProcess& told = node == 0 ? *job.zero : *job.one;
+      const bool is_dead = schedule_.fault == Fault::kill_launcher && schedule_.node == node && schedule_.part == 0;
+      const std::string report = first_report(told.output());
+      for (const std::string& word : schedule_.cause(node))
+        if (!is_dead && !report.empty() && report.find(word) == std::string::npos)
+          wrong += fmt::format("node {} says '{}', which lacks '{}'\n", node, report, word);
+      if (schedule_.fault == Fault::none && !report.empty())
+        wrong += fmt::format("node {} says '{}', though nothing was done\n", node, report);
+      if (codes_[static_cast<size_t>(node)] != 0 && report.empty() && !is_dead)
+        wrong += fmt::format("node {} has ended with {} and says nothing\n", node, codes_[static_cast<size_t>(node)]);
+    }
+    // Whoever says that all is well has trained the whole; where nothing was done, or a restart mends it, all is well.
+    const bool mends = schedule_.fault <= Fault::stop_rank;
+    if ((codes_[0] == 0 || mends) && weights_of(job.zero->output()) != weights) wrong += "the weights differ\n";
+    if (mends && (codes_[0] != 0 || codes_[1] != 0)) wrong += "no restart has mended it\n";
+    return wrong.empty() ? "" : wrong + outputs(job);
+  }
+
+  static std::string outputs(const RelayedJob& job) {
+    return fmt::format("--- node 0\n{}--- node 1\n{}", job.zero->output(), job.one->output());
+  }
+
+  Schedule schedule_;
+  RelayedHosts hosts_;
+  ScratchFolder folder_;
+  SmallDisk disk_{folder_ / "disk"};
+  std::string file_ = folder_ / "disk/training";
+  std::unique_ptr<ChildProcess> second_;
+  std::array<int, 2> codes_{};
+};
+
+std::string undisturbed_weights() {
+  RelayedHosts hosts;
+  ScratchFolder folder;
+  RelayedJob job(hosts, {.file = folder / "training", .steps = 80});
+  EXPECT_EQ(job.zero->wait(), 0) << job.zero->output();
+  EXPECT_EQ(job.one->wait(), 0) << job.one->output();
+  return weights_of(job.zero->output());
+}
+
+TEST(FaultSchedules, EndWithTheRightCauseNamedOrWithTheSameBits) {
+  if (!comm::has_gloo() || !RelayedHosts().ready()) GTEST_SKIP() << "needs Gloo, root, `ip netns` and /dev/net/tun";
+  const int first = number_in("BONFIRE_FAULT_SEED", 1), end = first + number_in("BONFIRE_FAULT_SCHEDULES", 6);
+  const std::string weights = undisturbed_weights();
+  ASSERT_NE(weights, "");
+  int failed = 0;
+  for (int seed = first; seed < end; seed += kTogether) {
+    const int count = std::min(kTogether, end - seed);
+    std::vector<std::unique_ptr<Trial>> trials;
+    std::vector<std::string> wrong(static_cast<size_t>(count));
+    for (int i = 0; i < count; ++i) trials.push_back(std::make_unique<Trial>(Schedule::of(seed + i)));
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < trials.size(); ++i) threads.emplace_back([&, i] { wrong[i] = trials[i]->run(weights); });
+    for (std::thread& thread : threads) thread.join();
+    for (int i = 0; i < count; ++i) {
+      const std::string& what = wrong[static_cast<size_t>(i)];
+      EXPECT_EQ(what, "") << Schedule::of(seed + i).text();
+      if (!what.empty() && failed++ == 0) std::printf("the first failing seed: %d\n", seed + i);
+    }
+  }
+  RecordProperty("schedules", end - first);
+  RecordProperty("failed", failed);
+}
+
+}  // namespace
+}  // namespace bonfire::launch::fault_schedules_test
