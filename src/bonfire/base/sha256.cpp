@@ -9,7 +9,7 @@ namespace bonfire::base {
 
 namespace {
 
-constexpr size_t kBlock = 64;  // bytes
+constexpr size_t kShaBlock = 64;  // bytes
 
 // The fractional parts of the cube roots of the first 64 primes.
 constexpr std::array<uint32_t, 64> kRounds = {
@@ -26,7 +26,7 @@ using State = std::array<uint32_t, 8>;
 
 void add_block(State& state, std::string_view block) {
   std::array<uint32_t, 64> words{};
-  for (size_t i = 0; i < kBlock; ++i) words[i / 4] = words[i / 4] << 8 | static_cast<unsigned char>(block[i]);
+  for (size_t i = 0; i < kShaBlock; ++i) words[i / 4] = words[i / 4] << 8 | static_cast<unsigned char>(block[i]);
   for (size_t i = 16; i < 64; ++i) {
     const uint32_t a = words[i - 15], b = words[i - 2];
     words[i] = words[i - 16] + words[i - 7] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ (a >> 3)) +
@@ -48,10 +48,11 @@ void add_block(State& state, std::string_view block) {
 std::string sha256(std::string_view bytes) {
   std::string padded(bytes);
   padded += '\x80';
-  padded.append((kBlock - (padded.size() + 8) % kBlock) % kBlock, '\0');
+  padded.append((kShaBlock - (padded.size() + 8) % kShaBlock) % kShaBlock, '\0');
   for (int shift = 56; shift >= 0; shift -= 8) padded += static_cast<char>(uint64_t{bytes.size()} * 8 >> shift);
   State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  for (size_t at = 0; at < padded.size(); at += kBlock) add_block(state, std::string_view(padded).substr(at, kBlock));
+  for (size_t at = 0; at < padded.size(); at += kShaBlock)
+    add_block(state, std::string_view(padded).substr(at, kShaBlock));
   std::string text;
   for (uint32_t word : state)
     for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[word >> shift & 15];

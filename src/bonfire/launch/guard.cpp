@@ -37,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 // timeout(1) and others signal a process and then its group: what comes so soon is not a second request.
 constexpr std::chrono::milliseconds kOneRequest{300};
 
-constexpr std::chrono::milliseconds kBetweenSigns{500}, kLateLook{2'000};
+constexpr std::chrono::milliseconds kBetweenSigns{500}, kLateGuard{2'000};
 constexpr std::chrono::milliseconds kLeastSilence{5'000};  // in which a busy host lets a process speak
 constexpr int kSign = -1;                                  // of life, where exit codes come too
 
@@ -193,7 +193,7 @@ class Silence {
   // To be called every kBetweenSigns.
   bool is_too_long() {
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > kLateLook) heard_ = now;
+    if (now - looked_ > kLateGuard) heard_ = now;
     looked_ = now;
     return now - heard_ >= longest_;
   }
