@@ -32,6 +32,7 @@ struct Range {
 };
 
 std::vector<Range> writable_memory(int process) {
+  constexpr uint64_t kLargest = uint64_t{4} << 30;  // a sanitizer reserves more for what it knows of the rest
   std::vector<Range> ranges;
   std::ifstream maps(fmt::format("/proc/{}/maps", process));
   for (std::string line; std::getline(maps, line);) {
@@ -40,7 +41,7 @@ std::vector<Range> writable_memory(int process) {
     std::string rights;
     std::istringstream words(line);
     words >> std::hex >> range.begin >> dash >> range.end >> rights;
-    if (rights.starts_with("rw")) ranges.push_back(range);
+    if (rights.starts_with("rw") && range.end - range.begin < kLargest) ranges.push_back(range);
   }
   return ranges;
 }
