@@ -61,7 +61,8 @@ class Seen final : public Reporter {
 
 // Without what is different in every run: the names of scratch folders, and the numbers of channels between ranks.
 std::string without(std::string text, const std::string& folder) {
-  for (size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
+  for (const std::string& part : {folder, fs::path(folder).filename().string()})
+    for (size_t at; (at = text.find(part)) != std::string::npos;) text.erase(at, part.size());
   return std::regex_replace(text, std::regex("channel=[0-9]+"), "channel");
 }
 
