@@ -13,7 +13,7 @@ using testing::ChildProcess;
 // A GPU's library starts some: a signal that came to one of them would end the program and kill what it guards.
 TEST(Guard, RequestsAreHandedOnWhateverThreadsTheProgramHas) {
   for (int number : {SIGINT, SIGTERM}) {
-    ChildProcess program({testing::program_beside("guard_program")});
+    ChildProcess program({testing::program_beside("guard_program")}, {{"TSAN_OPTIONS", "die_after_fork=0"}});
     program.read_line("ready");
     program.signal(number);
     EXPECT_EQ(program.wait(), 5) << program.output();
