@@ -62,7 +62,8 @@ TEST_F(VigilTest, TimeInWhichNothingCameFromTheWholeHostDoesNotCount) {
   };
   for (int number = 0; number < 5; ++number) EXPECT_EQ(second(number, true, true), 0u);
   for (int number = 5; number < 60; ++number) EXPECT_EQ(second(number, false, false), 0u);  // the link is out
-  for (int number = 60; number < 65; ++number) EXPECT_EQ(second(number, true, false), 0u);  // its launcher is back first
+  for (int number = 60; number < 65; ++number)
+    EXPECT_EQ(second(number, true, false), 0u);  // its launcher is back first
   for (int number = 65; number < 70; ++number) EXPECT_EQ(second(number, true, true), 0u);
   size_t frozen = 0;
   for (int number = 70; number < 80; ++number) frozen += second(number, true, false);
