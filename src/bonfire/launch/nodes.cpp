@@ -331,7 +331,13 @@ class Node {
 
   // Node 0, which takes the store with it, leaves after all that still live.
   void leave(const Event& last) {
-    if (options_.node != 0) store_->set(fmt::format("left/{}", options_.node), "");
+    if (options_.node != 0) {
+      try {
+        store_->set(fmt::format("left/{}", options_.node), "");
+      } catch (const Error&) {
+        // Node 0 may have gone once it had read this, and its answer with it: the verdict is known already.
+      }
+    }
     for (int node = 1; options_.node == 0 && node < options_.nodes; ++node) {
       while (!all_there(*store_, {fmt::format("left/{}", node)}, 1s)) {
         const std::map<int, comm::HostSign> hosts = talk_->server->hosts();
