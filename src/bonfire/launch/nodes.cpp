@@ -466,10 +466,11 @@ class Chief {
   }
 
   // A launcher that is killed was heard just before its connection broke off; over a link that is out connections
-  // break off too, but later.
-  static bool has_ended(const comm::HostSign& sign, Clock::time_point now) {
+  // break off too, but after half of the time-out (store_client.cpp). A busy host's launcher speaks late.
+  bool has_ended(const comm::HostSign& sign, Clock::time_point now) const {
     const Clock::duration moment = kUnheard + kAnswersOfSign * sign.answer;
-    return sign.ended && *sign.ended - sign.heard < moment && now - std::max(*sign.ended, sign.heard) > moment;
+    const Clock::duration just_before = std::max<Clock::duration>(moment, options_.silence / 4);
+    return sign.ended && *sign.ended - sign.heard < just_before && now - std::max(*sign.ended, sign.heard) > moment;
   }
 
   std::string named(int node) const { return fmt::format("node {} ({})", node, hosts_[static_cast<size_t>(node)]); }
