@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "bonfire/base/thread_pool.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/comm/lost_peer.h"
+#include "bonfire/comm/secret.h"
 #include "bonfire/launch/guard.h"
 #include "bonfire/launch/nodes.h"
 #include "bonfire/launch/rank_process.h"
@@ -59,18 +59,10 @@ std::string find_program(const std::string& name) {
   throw_error<ConfigError>("[launch] there is no program '{}' in PATH; one in this folder is ./{}", name, name);
 }
 
-std::string random_token() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) throw_error<ConfigError>("[launch] no random numbers");
-  std::string text;
-  for (unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 std::string token_for(const LaunchOptions& options) {
   std::string token = comm::read_token([](const char* name) { return std::getenv(name); });
   if (!token.empty()) return token;
-  if (options.nodes == 1) return random_token();
+  if (options.nodes == 1) return comm::random_secret();
   throw_error<ConfigError>(
       "[launch] a job on several hosts needs a secret that keeps strangers out: put the same text into BONFIRE_TOKEN, "
       "or "
@@ -356,9 +348,9 @@ class Launcher {
 
   const LaunchOptions& options_;
   std::string program_, token_;
-  std::string job_ = random_token();  // the same after a restart
-  int outer_;                         // can be read when the outer process is dead
-  int signals_ = -1;                  // signalfd
+  std::string job_ = comm::random_secret();  // the same after a restart
+  int outer_;                                // can be read when the outer process is dead
+  int signals_ = -1;                         // signalfd
   std::unique_ptr<Nodes> nodes_;
   State state_ = State::waiting;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
