@@ -2,8 +2,7 @@
 //   course_program BACKEND FILE STEPS [RANK SIGNAL STEP MICROSECONDS]
 // Every fifth step is kept in FILE, from which a restart goes on. Where the last four are given, that rank sends itself
 // the signal so many microseconds after it has begun that step, unless this is a restart. The first rank prints
-// "training" when some steps are behind it, and "weights MD5" at the end. The environment's PACE: each step takes so
-// many milliseconds more.
+// "training" when some steps are behind it, and "weights MD5" at the end.
 
 #include <signal.h>
 #include <unistd.h>
@@ -77,8 +76,6 @@ struct Course {
 
 void train(const Course& course, const Fault& fault) {
   fleet::init({.backend = course.backend});
-  const char* pace = std::getenv("PACE");
-  const std::chrono::milliseconds pause(pace == nullptr ? 0 : std::atoi(pace));
   manual_seed(1);
   nn::Linear plain({.in = 512, .out = 256, .bias = false});
   Checkpoint checkpoint;
@@ -90,7 +87,6 @@ void train(const Course& course, const Fault& fault) {
     if (step % kBetweenCheckpoints == 0 && fleet::rank() == 0) write(course.file, {step, model.parameters()[0].save()});
     if (step == checkpoint.step + 4 && fleet::rank() == 0) std::puts("training");
     begin(fault, step);
-    std::this_thread::sleep_for(pause);
     double value = 0.01 * static_cast<double>((step % 40 + 1) * (fleet::rank() + 1));
     Tensor loss = mean(tanh(model(full({4, 512}, value, DType::f32))));
     loss.backward();

@@ -1,6 +1,7 @@
-// Random faults on two hosts with two ranks each: kills, stops, links that are out, slow or cut, disks that fill up,
-// node ranks that are claimed twice. Every schedule ends with the right cause named, or with the bits of a training
-// that nothing has disturbed. A schedule is made of its seed alone.
+// Random faults on two hosts with two ranks each of `bonfire train`: kills, stops, links that are out, slow or cut,
+// disks that fill up, node ranks that are claimed twice. Every schedule ends with the right cause named, or with the
+// bits of a training that nothing has disturbed; and what it leaves behind has a whole ledger: every sample of every
+// epoch once. A schedule is made of its seed alone.
 //
 //   BONFIRE_FAULT_SCHEDULES=200 test_launch --gtest_filter=FaultSchedules.*       by hand; else a handful
 //   BONFIRE_FAULT_SCHEDULES=1000 ...                                              every night
@@ -12,12 +13,17 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <fstream>
+#include <map>
 #include <random>
+#include <span>
 #include <thread>
 
+#include "bonfire/base/md5.h"
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "tests/launch/relayed_job.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/train/digits.h"
 
 namespace bonfire::launch::fault_schedules_test {
 namespace {
@@ -29,7 +35,6 @@ using testing::launcher_of;
 using testing::RelayedHosts;
 using testing::RelayedJob;
 using testing::ScratchFolder;
-using testing::weights_of;
 using testing::Words;
 
 constexpr int kTogether = 3;  // they wait for most of their time
@@ -76,6 +81,9 @@ struct Schedule {
                        fmt::format(fmt::runtime(kFaults[static_cast<int>(fault)]), rank, node, part));
   }
 
+  // A step takes as long as its all-reduce: about as long a training whatever the delay.
+  int steps() const { return delay.count() == 0 ? 200 : delay.count() == 5 ? 120 : 60; }
+
   // What node 0's or node 1's launcher says of it first; every one of these words.
   Words cause(int told_on) const {
     const bool other = told_on != node;
@@ -100,7 +108,7 @@ class SmallDisk {
  public:
   explicit SmallDisk(std::filesystem::path folder) : folder_(std::move(folder)) {
     std::filesystem::create_directory(folder_);
-    mounted_ = std::system(fmt::format("mount -t tmpfs -o size=4m tmpfs '{}'", folder_.string()).c_str()) == 0;
+    mounted_ = std::system(fmt::format("mount -t tmpfs -o size=32m tmpfs '{}'", folder_.string()).c_str()) == 0;
   }
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
@@ -109,7 +117,7 @@ class SmallDisk {
       const int code = std::system(fmt::format("umount -l '{}'", folder_.string()).c_str());
   }
   void fill() const {
-    if (mounted_) std::ofstream(folder_ / "filler") << std::string(8 << 20, 'x');
+    if (mounted_) std::ofstream(folder_ / "filler") << std::string(40 << 20, 'x');
   }
 
  private:
@@ -117,15 +125,71 @@ class SmallDisk {
   bool mounted_;
 };
 
+// The training: four ranks, the last batch of each epoch uneven, a checkpoint every few steps.
+class Run {
+ public:
+  Run(const ScratchFolder& data, std::filesystem::path output, int steps) : output_(std::move(output)), steps_(steps) {
+    command_ = {"bonfire",
+                "train",
+                "--trace-samples",
+                "place=cpu",
+                "model=mlp",
+                train::data_of_digits(data),
+                "limit=203",
+                "batch_size=16",
+                "drop_last=false",
+                "lr=0.005",
+                "eval_freq=1000",
+                "save_freq=10 steps",
+                "epochs=100",
+                "log_freq=1",
+                fmt::format("steps={}", steps),
+                "keep_last=2",
+                "output=" + output_.string()};
+  }
+  const Words& command() const { return command_; }
+
+  // MD5 of weights and optimizer state after the last step; "": it has not come to its end.
+  std::string bits() const {
+    std::string bits;
+    for (const char* file : {"weights.safetensors", "optimizer.safetensors"}) {
+      std::ifstream stream(output_ / fmt::format("1/checkpoints/step-{:08}", steps_) / file, std::ios::binary);
+      if (!stream) return "";
+      const std::string text{std::istreambuf_iterator<char>(stream), {}};
+      bits += base::md5(std::as_bytes(std::span(text))) + " ";
+    }
+    return bits;
+  }
+
+  // What `bonfire inspect samples` finds wrong; "": nothing, or there is no checkpoint yet.
+  std::string wrong_samples() const {
+    std::error_code none;
+    if (std::filesystem::is_empty(output_ / "1/checkpoints", none) || none) return "";
+    ChildProcess inspect({BONFIRE_PROGRAM, "inspect", "samples", (output_ / "1").string()}, testing::clean());
+    const bool whole = inspect.wait() == 0 && inspect.output().find("exactly once") != std::string::npos;
+    return whole ? "" : "the ledger: " + inspect.output();
+  }
+
+ private:
+  std::filesystem::path output_;
+  int steps_;
+  Words command_;
+};
+
 // One run of a schedule; what is wrong with it.
 class Trial {
  public:
-  explicit Trial(const Schedule& schedule) : schedule_(schedule) { hosts_.link().delay(schedule.delay); }
+  Trial(const Schedule& schedule, const ScratchFolder& data)
+      : schedule_(schedule), run_(data, folder_ / "disk/runs", schedule.steps()) {
+    hosts_.link().delay(schedule.delay);
+  }
+
+  int steps() const { return schedule_.steps(); }
 
   // "": nothing.
-  std::string run(const std::string& weights) {
+  std::string run(const std::string& bits) {
     RelayedJob job(hosts_, options());
-    if (job.zero->read_line("training").empty()) return "the training has never begun\n" + outputs(job);
+    if (job.zero->read_line("epoch 2/").empty()) return "the training has never begun\n" + outputs(job);
     if (schedule_.out.count() > 0) {
       hosts_.link().cut();
       std::this_thread::sleep_for(schedule_.out);
@@ -135,17 +199,17 @@ class Trial {
     std::this_thread::sleep_for(schedule_.before);
     strike(job);
     codes_ = {job.zero->wait(), job.one->wait()};
-    return judge(job, weights);
+    return judge(job, bits);
   }
 
  private:
   RelayedJob::Options options() const {
-    return {.file = file_,
-            .steps = 80,
+    return {.file = mark(),
             .of_zero = {"--node_timeout", "6", "--max_restarts", "2"},
             .of_one = {"--rendezvous_timeout", "60"},
-            .pace = "30"};
+            .command = run_.command()};
   }
+  std::string mark() const { return folder_.path().string(); }  // of its processes
 
   void strike(const RelayedJob& job) {
     const ChildProcess& launcher = schedule_.node == 0 ? *job.zero : *job.one;
@@ -154,8 +218,8 @@ class Trial {
     };
     switch (schedule_.fault) {
       case Fault::none: break;
-      case Fault::kill_rank: return signal(testing::process_of_rank(schedule_.rank, file_), SIGKILL);
-      case Fault::stop_rank: return signal(testing::process_of_rank(schedule_.rank, file_), SIGSTOP);
+      case Fault::kill_rank: return signal(testing::process_of_rank(schedule_.rank, mark()), SIGKILL);
+      case Fault::stop_rank: return signal(testing::process_of_rank(schedule_.rank, mark()), SIGSTOP);
       case Fault::kill_launcher: return signal(launcher_of(launcher)[schedule_.part], SIGKILL);
       case Fault::stop_launcher: return signal(launcher_of(launcher)[2], SIGSTOP);
       case Fault::cut_link: return hosts_.link().cut();
@@ -163,7 +227,7 @@ class Trial {
     }
   }
 
-  std::string judge(const RelayedJob& job, const std::string& weights) {
+  std::string judge(const RelayedJob& job, const std::string& bits) {
     std::string wrong;
     if (second_ != nullptr && second_->wait() == 0) wrong += "a node rank was claimed twice\n" + second_->output();
     for (int node : {0, 1}) {
@@ -180,8 +244,9 @@ class Trial {
     }
     // Whoever says that all is well has trained the whole; where nothing was done, or a restart mends it, all is well.
     const bool mends = schedule_.fault <= Fault::stop_rank;
-    if ((codes_[0] == 0 || mends) && weights_of(job.zero->output()) != weights) wrong += "the weights differ\n";
+    if ((codes_[0] == 0 || mends) && run_.bits() != bits) wrong += "the weights differ\n";
     if (mends && (codes_[0] != 0 || codes_[1] != 0)) wrong += "no restart has mended it\n";
+    wrong += run_.wrong_samples();
     return wrong.empty() ? "" : wrong + outputs(job);
   }
 
@@ -193,33 +258,42 @@ class Trial {
   RelayedHosts hosts_;
   ScratchFolder folder_;
   SmallDisk disk_{folder_ / "disk"};
-  std::string file_ = folder_ / "disk/training";
+  Run run_;
   std::unique_ptr<ChildProcess> second_;
   std::array<int, 2> codes_{};
 };
 
-std::string undisturbed_weights() {
+std::string undisturbed_bits(const ScratchFolder& data, int steps) {
   RelayedHosts hosts;
   ScratchFolder folder;
-  RelayedJob job(hosts, {.file = folder / "training", .steps = 80});
+  Run run(data, folder / "runs", steps);
+  RelayedJob job(hosts, {.file = folder.path().string(), .command = run.command()});
   EXPECT_EQ(job.zero->wait(), 0) << job.zero->output();
   EXPECT_EQ(job.one->wait(), 0) << job.one->output();
-  return weights_of(job.zero->output());
+  EXPECT_EQ(run.wrong_samples(), "");
+  EXPECT_NE(run.bits(), "");
+  return run.bits();
 }
 
 TEST(FaultSchedules, EndWithTheRightCauseNamedOrWithTheSameBits) {
   if (!comm::has_gloo() || !RelayedHosts().ready()) GTEST_SKIP() << "needs Gloo, root, `ip netns` and /dev/net/tun";
   const int first = number_in("BONFIRE_FAULT_SEED", 1), end = first + number_in("BONFIRE_FAULT_SCHEDULES", 6);
-  const std::string weights = undisturbed_weights();
-  ASSERT_NE(weights, "");
+  ScratchFolder data;
+  std::map<int, std::string> bits;  // of a training that nothing disturbs, by its steps
+  for (int seed = first; seed < end; ++seed) {
+    const int steps = Schedule::of(seed).steps();
+    if (!bits.contains(steps)) bits[steps] = undisturbed_bits(data, steps);
+  }
+  if (HasFailure()) return;
   int failed = 0;
   for (int seed = first; seed < end; seed += kTogether) {
     const int count = std::min(kTogether, end - seed);
     std::vector<std::unique_ptr<Trial>> trials;
     std::vector<std::string> wrong(static_cast<size_t>(count));
-    for (int i = 0; i < count; ++i) trials.push_back(std::make_unique<Trial>(Schedule::of(seed + i)));
+    for (int i = 0; i < count; ++i) trials.push_back(std::make_unique<Trial>(Schedule::of(seed + i), data));
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < trials.size(); ++i) threads.emplace_back([&, i] { wrong[i] = trials[i]->run(weights); });
+    for (size_t i = 0; i < trials.size(); ++i)
+      threads.emplace_back([&, i] { wrong[i] = trials[i]->run(bits.at(trials[i]->steps())); });
     for (std::thread& thread : threads) thread.join();
     for (int i = 0; i < count; ++i) {
       const std::string& what = wrong[static_cast<size_t>(i)];

@@ -1,5 +1,5 @@
 #pragma once
-// A training on two hosts with a relay between them, two ranks each (course_program.cpp).
+// A training on two hosts with a relay between them, two ranks each: course_program.cpp, or a command.
 
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ struct RelayedJob {
     int steps = 200;
     Words of_zero = {"--node_timeout", "8"}, of_one = {};  // the launchers'
     Words fault = {};                                      // RANK SIGNAL STEP MICROSECONDS
-    std::string pace = {};                                 // milliseconds that a step takes more
+    Words command = {};                                    // of a rank, instead of the course program
   };
   RelayedJob(const RelayedHosts& hosts, const Options& options)
       : zero(node(hosts, 0, options)), one(node(hosts, 1, options)) {}
@@ -24,11 +24,12 @@ struct RelayedJob {
   static std::unique_ptr<ChildProcess> node(const RelayedHosts& hosts, int number, const Options& options) {
     Words words{BONFIRE_PROGRAM, "launch",    "--nnodes",         "2", "--node_rank", std::to_string(number),
                 "--master_addr", "10.81.0.1", "--nproc_per_node", "2"};
-    Words rank{program_beside("course_program"), "gloo", options.file, std::to_string(options.steps)};
+    Words rank = options.command;
+    if (rank.empty()) rank = {program_beside("course_program"), "gloo", options.file, std::to_string(options.steps)};
     return std::make_unique<ChildProcess>(
         joined(hosts.inside(number == 0 ? "a" : "b"),
                joined(joined(words, number == 0 ? options.of_zero : options.of_one), joined(rank, options.fault))),
-        clean({{"BONFIRE_TOKEN", "secret"}, {"BONFIRE_TEST", options.file}, {"PACE", options.pace}}));
+        clean({{"BONFIRE_TOKEN", "secret"}, {"BONFIRE_TEST", options.file}, {"BONFIRE_TUNE", "off"}}));
   }
 };
 
