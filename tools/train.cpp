@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -49,7 +51,13 @@ int start_ranks(const TrainWanted& wanted, const train::Config& config) {
 class JobMark final : public train::Reporter {
  public:
   explicit JobMark(std::string job) : job_(std::move(job)) {}
-  void begin(const train::RunBegins& run) override { std::ofstream(run.folder / "job") << job_; }
+  void begin(const train::RunBegins& run) override {
+    std::ofstream stream(run.folder / "job");
+    if (stream << job_ << std::flush) return;
+    fmt::print(stderr,
+               "bonfire: cannot write '{}': {}; a restart would begin a new run instead of going on with this\n",
+               (run.folder / "job").string(), std::strerror(errno));
+  }
   void step(const train::StepReport&) override {}
   void evaluated(const train::EvaluationReport&) override {}
   void note(const std::string&) override {}

@@ -153,7 +153,7 @@ class Run {
   std::string bits() const {
     std::string bits;
     for (const char* file : {"weights.safetensors", "optimizer.safetensors"}) {
-      std::ifstream stream(output_ / fmt::format("1/checkpoints/step-{:08}", steps_) / file, std::ios::binary);
+      std::ifstream stream(folder() / fmt::format("checkpoints/step-{:08}", steps_) / file, std::ios::binary);
       if (!stream) return "";
       const std::string text{std::istreambuf_iterator<char>(stream), {}};
       bits += base::md5(std::as_bytes(std::span(text))) + " ";
@@ -164,13 +164,20 @@ class Run {
   // What `bonfire inspect samples` finds wrong; "": nothing, or there is no checkpoint yet.
   std::string wrong_samples() const {
     std::error_code none;
-    if (std::filesystem::is_empty(output_ / "1/checkpoints", none) || none) return "";
-    ChildProcess inspect({BONFIRE_PROGRAM, "inspect", "samples", (output_ / "1").string()}, testing::clean());
+    if (std::filesystem::is_empty(folder() / "checkpoints", none) || none) return "";
+    ChildProcess inspect({BONFIRE_PROGRAM, "inspect", "samples", folder().string()}, testing::clean());
     const bool whole = inspect.wait() == 0 && inspect.output().find("exactly once") != std::string::npos;
     return whole ? "" : "the ledger: " + inspect.output();
   }
 
  private:
+  // The newest: a restart before there is a checkpoint begins anew.
+  std::filesystem::path folder() const {
+    int number = 1;
+    while (std::filesystem::exists(output_ / std::to_string(number + 1))) ++number;
+    return output_ / std::to_string(number);
+  }
+
   std::filesystem::path output_;
   int steps_;
   Words command_;

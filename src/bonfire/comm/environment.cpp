@@ -99,6 +99,7 @@ Environment from_torchrun(const Reader& read, const std::vector<std::string>& ar
   } else {
     e.starter = Starter::torchrun;
     bool agent_has_it = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    if (agent_has_it) e.agent_port = port;
     e.store_port = read.port("BONFIRE_STORE_PORT", agent_has_it ? port % 65535 + 1 : port);
   }
   return e;

@@ -20,6 +20,7 @@ struct Environment {
   bool knows_local_world = true;        // else meet() counts the ranks that have come from here
   std::string master_address = "127.0.0.1";
   int store_port = 0;  // 0: any
+  int agent_port = 0;  // of torchrun's own store at the master's address; 0: there is none
   int64_t generation = 0;
   std::string token = {};
   int host = -1;  // the rank of its node where bonfire launch runs there; else -1

@@ -21,6 +21,7 @@
 #include "bonfire/comm/store_server.h"
 #include "bonfire/comm/tls.h"
 #include "bonfire/comm/token_file.h"
+#include "bonfire/comm/torch_store.h"
 #include "bonfire/comm/wait_notice.h"
 
 namespace bonfire::comm {
@@ -88,6 +89,12 @@ std::string token_of_rank_zero(const Environment& e, milliseconds timeout) {
       "run "
       "all ranks as one user with one home, or set BONFIRE_TOKEN to the same secret for all of them",
       where, file->path().string());
+}
+
+// The token that the ranks of all hosts hand each other through torchrun's own store; "" where that is not to be had.
+// Whoever makes it: after a restart it is the one that stands there.
+std::string token_of_agent(const Environment& e, milliseconds timeout) {
+  return first_in_torch_store({e.master_address, e.agent_port, timeout}, "bonfire/token", random_secret()).value_or("");
 }
 
 // A store that, when it is dropped, says farewell; the server of rank 0 leaves last, so that nobody's fails.
@@ -211,6 +218,7 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
   if (environment.starter == Starter::nobody)
     return {environment, {{0, host_name(), "127.0.0.1", machine_id(), ::getpid()}}, nullptr};
   Environment e = environment;
+  if (e.token.empty() && e.agent_port > 0 && !TokenFile::needed(e)) e.token = token_of_agent(e, options.timeout);
   std::shared_ptr<StoreServer> server = e.holds_store() ? open_store(e) : nullptr;
   if (server != nullptr) e.store_port = server->port();
   if (server == nullptr && TokenFile::needed(e)) e.token = token_of_rank_zero(e, options.timeout);

@@ -159,7 +159,7 @@ std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact,
       if (workspace > kMostWorkspace) continue;
       // The same engine may come with several settings: the place in the list tells them apart.
       int64_t engine = engines[0].get_integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      plans.push_back({fmt::format("cudnn {} engine {}", plans.size(), engine), std::move(plan),
+      plans.push_back({fmt::format("cudnn {} engine {}", plans.size(), engine), engine, std::move(plan),
                        static_cast<size_t>(workspace), !transforms});
       kept += transforms ? 0 : 1;
       if (kept == most) return plans;

@@ -67,6 +67,7 @@ CudnnDescriptor cudnn_tensor(int64_t uid, const Shape& shape, const Layout& layo
 // One way to run a graph of one operation.
 struct CudnnPlan {
   std::string name;  // "cudnn 0 engine 38"
+  int64_t engine;    // its number, among those of the operation
   CudnnDescriptor plan;
   size_t workspace_bytes = 0;
   bool keeps_zeros = true;  // as Candidate::keeps_zeros: false for Winograd's algorithm and Fourier transforms
@@ -76,8 +77,7 @@ struct CudnnPlan {
 };
 
 // At most `most` plans that keep zeros, and others, for the operation, the one that cuDNN expects to be the fastest
-// first. Engines whose results
-// vary from run to run are left out; so are those that round f32 inputs, when `exact`.
+// first. Engines whose results vary from run to run are left out; so are those that round f32 inputs, when `exact`.
 std::vector<CudnnPlan> cudnn_plans(const CudnnDescriptor& operation, bool exact, size_t most);
 
 }  // namespace bonfire::cuda

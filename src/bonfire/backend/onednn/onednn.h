@@ -14,9 +14,9 @@
 
 namespace bonfire::onednn {
 
-// Candidate::error of its f32 kernels: 1.6 at most by `bonfire bench exactness`, for convolutions that sum in another
+// Candidate::error of its f32 kernels: 3.7 at most by `bonfire bench exactness`, for convolutions that sum in another
 // order than the plain one.
-inline constexpr double kError = 3;
+inline constexpr double kError = 5;
 
 // While it lives, oneDNN called from this thread uses this thread alone.
 class OneThread {
