@@ -97,7 +97,7 @@ struct Schedule {
       case Fault::cut_link:
         return told_on == 0 ? Words{"node 1 (", " is lost: its launcher has said nothing for "}
                             : Words{"node 0 is out of reach: ", "nothing came from it for "};
-      case Fault::fill_disk: return {"rank 0 (process ", "ended with exit status 1"};
+      case Fault::fill_disk: return {"rank ", "ended with exit status 1"};  // each writes
     }
     return {};
   }
@@ -252,6 +252,9 @@ class Trial {
     // Whoever says that all is well has trained the whole; where nothing was done, or a restart mends it, all is well.
     const bool mends = schedule_.fault <= Fault::stop_rank;
     if ((codes_[0] == 0 || mends) && run_.bits() != bits) wrong += "the weights differ\n";
+    if (schedule_.fault == Fault::fill_disk && codes_[0] != 0 &&
+        job.zero->output().find("cannot write '") == std::string::npos)
+      wrong += "nobody says what could not be written\n";
     if (mends && (codes_[0] != 0 || codes_[1] != 0)) wrong += "no restart has mended it\n";
     wrong += run_.wrong_samples();
     return wrong.empty() ? "" : wrong + outputs(job);

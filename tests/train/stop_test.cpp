@@ -29,15 +29,26 @@ std::vector<std::string> quick(const ScratchFolder& folder) {
   return training(folder, {"model=lenet", "batch_size=32"});
 }
 
-// Its steps take long enough, on one thread of any processor, for a second signal to come before the first is obeyed.
+// Its steps take a while, on one thread of any processor.
 std::vector<std::string> slow(const ScratchFolder& folder, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"model=resnet18_small", "batch_size=64", "image_size=24", "strategy.cpu_threads=1"});
+  more.insert(more.end(), {"model=resnet18_small", "batch_size=64", "image_size=16", "strategy.cpu_threads=1"});
   return training(folder, more);
 }
 
 std::optional<fs::path> saved(const ScratchFolder& folder) { return newest_checkpoint(folder / "runs/1/checkpoints"); }
 
 void wait_for_another_request() { std::this_thread::sleep_for(std::chrono::milliseconds(400)); }
+
+// One request that has been seen, and long after it another; meanwhile the program stands still, so that its step does
+// not end between them.
+void request_twice(const Program& program, int number) {
+  program.signal(number);
+  EXPECT_TRUE(program.prints("stopping: the step at hand")) << program.output();
+  program.signal(SIGSTOP);
+  wait_for_another_request();
+  program.signal(number);
+  program.signal(SIGCONT);
+}
 
 TEST(Stop, IsSaidAtOnceAndSavesAndSaysHowToGoOn) {
   for (int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -69,9 +80,7 @@ TEST(Stop, ASecondRequestEndsItAtOnceAndLeavesTheLastCheckpoint) {
   ScratchFolder folder;
   Program program(slow(folder, {"save_freq=1 steps", "keep_last=1"}), folder / "out");
   EXPECT_TRUE(program.prints("step 2/")) << program.output();
-  program.signal(SIGINT);
-  wait_for_another_request();
-  program.signal(SIGINT);
+  request_twice(program, SIGINT);
   EXPECT_EQ(program.wait(), 128 + SIGINT);
   const std::optional<fs::path> last = saved(folder);
   ASSERT_TRUE(last) << program.output();
@@ -83,9 +92,7 @@ TEST(Stop, ASecondRequestBeforeAnythingIsSavedSaysSo) {
   ScratchFolder folder;
   Program program(slow(folder), folder / "out");
   EXPECT_TRUE(program.prints("training resnet18_small")) << program.output();
-  program.signal(SIGTERM);
-  wait_for_another_request();
-  program.signal(SIGTERM);
+  request_twice(program, SIGTERM);
   EXPECT_EQ(program.wait(), 128 + SIGTERM);
   EXPECT_NE(program.output().find("ended at once; there is no checkpoint yet"), std::string::npos) << program.output();
   EXPECT_FALSE(saved(folder));
