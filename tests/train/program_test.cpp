@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "bonfire/base/random.h"
+#include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
 #include "bonfire/train/timeline.h"
 #include "tests/support/scratch_folder.h"
@@ -142,6 +144,35 @@ TEST(Program, EvaluatesAndInspectsWhatItTrained) {
   Program none({"inspect", (folder / "absent").string()}, folder / "none");
   EXPECT_EQ(none.wait(), 1);
   EXPECT_NE(none.output().find("neither a safetensors file"), std::string::npos);
+}
+
+TEST(Program, ExportsWeightsAndLosesNoFile) {
+  ScratchFolder folder;
+  Program trained(training(folder, {"epochs=1"}), folder / "out");
+  ASSERT_EQ(trained.wait(), 0) << trained.output();
+  const std::string run = (folder / "runs/1").string(), file = (folder / "model.safetensors").string();
+  Program exported({"export", run, file}, folder / "export");
+  EXPECT_EQ(exported.wait(), 0) << exported.output();
+  EXPECT_NE(exported.output().find("10 tensors with "), std::string::npos) << exported.output();
+  const auto best = nn::SafetensorsFile::open(folder / "runs/1/best.safetensors"),
+             found = nn::SafetensorsFile::open(file);
+  ASSERT_EQ(found.entries().size(), best.entries().size());
+  for (const nn::TensorEntry& entry : best.entries()) {
+    const nn::TensorEntry* same = found.find(entry.name);
+    ASSERT_NE(same, nullptr) << entry.name;
+    EXPECT_TRUE(std::equal(entry.bytes.begin(), entry.bytes.end(), same->bytes.begin(), same->bytes.end()));
+  }
+  EXPECT_EQ(found.metadata().at("format"), "pt");
+  EXPECT_EQ(found.metadata().at("model"), "lenet");
+
+  Program again({"export", run, file}, folder / "again");
+  EXPECT_EQ(again.wait(), 1);
+  EXPECT_NE(again.output().find("is there already; --replace writes over it"), std::string::npos) << again.output();
+  Program step({"export", run + "/checkpoints/step-00000010", file, "--replace"}, folder / "step");
+  EXPECT_EQ(step.wait(), 0) << step.output();
+  Program other({"export", run, "model.bin"}, folder / "other");
+  EXPECT_EQ(other.wait(), 1);
+  EXPECT_NE(other.output().find("ends in .safetensors"), std::string::npos) << other.output();
 }
 
 TEST(Program, PacksChecksListsAndTrainsOnRecords) {
