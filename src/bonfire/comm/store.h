@@ -26,8 +26,9 @@ struct LifeSign {
 
 // What a launcher learns in return for its sign of life.
 struct HostNews {
-  std::vector<LifeSign> frozen = {};            // ranks
-  std::chrono::milliseconds slowest_answer{0};  // that the server takes for any of the launchers, of late
+  std::vector<LifeSign> frozen = {};             // ranks
+  std::chrono::milliseconds slowest_answer{0};   // that the server takes for any of the launchers, of late
+  std::chrono::milliseconds longest_silence{0};  // since the one was heard that was heard longest ago
 };
 
 // Bytes of a key and its value.

@@ -148,7 +148,7 @@ class GrpcStore final : public Store {
     request.set_host(host);
     request.set_answer(answer.count());
     const wire::BeatReply reply = reply_to(request, "tell who is frozen", call_timeout_);
-    return {signs_in(reply), milliseconds(reply.slowest_answer())};
+    return {signs_in(reply), milliseconds(reply.slowest_answer()), milliseconds(reply.longest_silence())};
   }
 
   void stay(int host) override {

@@ -100,6 +100,7 @@ class Service final : public wire::Store::CallbackService {
       if (request->has_host())
         vigil_.hear_host(request->host(), Vigil::Clock::now(), std::chrono::milliseconds(request->answer()));
       reply->set_slowest_answer(vigil_.slowest_answer().count());
+      reply->set_longest_silence(vigil_.longest_silence(Vigil::Clock::now()).count());
       for (const LifeSign& sign : request->all() ? vigil_.all() : vigil_.frozen()) {
         wire::LifeSign& told = *reply->add_signs();
         told.set_rank(sign.rank);

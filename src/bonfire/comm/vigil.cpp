@@ -43,6 +43,12 @@ std::chrono::milliseconds Vigil::slowest_answer() const {
   return slowest;
 }
 
+std::chrono::milliseconds Vigil::longest_silence(Clock::time_point now) const {
+  Clock::duration longest{0};
+  for (const auto& [number, host] : hosts_) longest = std::max(longest, now - host.heard);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(longest);
+}
+
 std::vector<LifeSign> Vigil::look(Clock::time_point now) {
   const Clock::duration gap = looked_ == Clock::time_point{} ? Clock::duration{} : now - looked_;
   looked_ = now;

@@ -46,6 +46,7 @@ class Vigil {
   std::vector<LifeSign> all() const;  // the last sign of each rank, in their order
   const std::map<int, HostSign>& hosts() const { return hosts_; }
   std::chrono::milliseconds slowest_answer() const;
+  std::chrono::milliseconds longest_silence(Clock::time_point now) const;  // of any host's launcher
 
  private:
   struct Rank {

@@ -115,7 +115,7 @@ class Launcher {
     while (!exit_code_) {
       wait_for_something();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_ranks();
-      if (blame_at_ && Clock::now() >= *blame_at_) blame();
+      if (blame_at_ && Clock::now() >= *blame_at_) blame_unless_too_early();
     }
     end_descendants();  // before the store is closed
     return *exit_code_;
@@ -196,6 +196,13 @@ class Launcher {
   const RankProcess* culprit() const {
     return *std::max_element(failures_.begin(), failures_.end(),
                              [](auto* a, auto* b) { return fault(*a) < fault(*b); });
+  }
+
+  // Victims of a node that is not heard wait until it is, or is lost.
+  void blame_unless_too_early() {
+    const bool may_be_victim = !frozen_ && !failures_.empty() && fault(*culprit()) == 0;
+    if (!may_be_victim || nodes_->silence() <= nodes_->news_delay()) return blame();
+    blame_at_ = Clock::now() + nodes_->news_delay();
   }
 
   void blame() {

@@ -84,6 +84,7 @@ class SingleHost final : public Nodes {
   int descriptor() const override { return events_.descriptor(); }
   std::optional<Event> event() override { return events_.take(); }
   milliseconds news_delay() const override { return kNews; }
+  milliseconds silence() const override { return {}; }
   void ranks_done() override { events_.put({.kind = Event::Kind::finished}); }
   void rank_failed(const std::string& reason) override {
     events_.put({.kind = Event::Kind::failed, .generation = generation_, .reason = reason});
@@ -155,10 +156,12 @@ struct Talk {
   std::mutex mutex;
   std::condition_variable told;
   News news;
-  int64_t generation = 0;                  // that it is about
-  std::shared_ptr<comm::Store> store;      // of the node
-  std::atomic<int64_t> slowest_answer{0};  // ms that the store takes for any of the launchers, of late
-  bool over = false;                       // nothing is to be passed on any more
+  int64_t generation = 0;                   // that it is about
+  std::shared_ptr<comm::Store> store;       // of the node
+  std::atomic<int64_t> slowest_answer{0};   // ms that the store takes for any of the launchers, of late
+  std::atomic<int64_t> longest_silence{0};  // ms, of any of the launchers, when the store has answered last
+  std::atomic<Clock::time_point> answered = Clock::now();  // that was
+  bool over = false;                                       // nothing is to be passed on any more
 
   std::shared_ptr<comm::Store> connect(const char* role) const {
     return comm::connect_store({.host = options.address,
@@ -313,6 +316,8 @@ class Node {
     const comm::HostNews news = store_->beat_of_host(options_.node, answer_);
     note_answer(asked);
     talk_->slowest_answer = std::max(answer_, news.slowest_answer).count();
+    talk_->longest_silence = news.longest_silence.count();
+    talk_->answered = Clock::now();
     for (const comm::LifeSign& rank : news.frozen)
       if (told_.insert(rank.rank).second) talk_->events.put(frozen_event(rank, generation, options_.rank_silence));
   }
@@ -523,6 +528,10 @@ class ManyHosts final : public Nodes {
   int descriptor() const override { return talk_->events.descriptor(); }
   std::optional<Event> event() override { return talk_->events.take(); }
   milliseconds news_delay() const override { return kNews + kAnswersOfNews * milliseconds(talk_->slowest_answer); }
+  milliseconds silence() const override {
+    const Clock::duration mine = Clock::now() - talk_->answered.load();
+    return std::max(milliseconds(talk_->longest_silence), std::chrono::duration_cast<milliseconds>(mine));
+  }
   void ranks_done() override {
     change([](Talk::News& news) { news.done = true; });
   }

@@ -69,6 +69,9 @@ class Nodes {
   virtual std::optional<Event> event() = 0;  // the next one
   // How long news of a failure elsewhere may take to come here.
   virtual std::chrono::milliseconds news_delay() const = 0;
+  // How long nothing was heard of a node, whichever was silent longest: from it there may be news that nobody has
+  // heard.
+  virtual std::chrono::milliseconds silence() const = 0;
   // What happened here in this generation.
   virtual void ranks_done() = 0;
   virtual void rank_failed(const std::string& reason) = 0;

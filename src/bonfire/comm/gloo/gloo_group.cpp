@@ -15,6 +15,7 @@
 #include "bonfire/comm/arguments.h"
 #include "bonfire/comm/gloo/peer_sockets.h"
 #include "bonfire/comm/gloo/proven_context.h"
+#include "bonfire/comm/group_backend.h"
 #include "bonfire/comm/message_group.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/rendezvous.h"
@@ -296,5 +297,10 @@ std::shared_ptr<Group> gloo_group(const Membership& membership, const GlooOption
 }
 
 bool has_gloo() { return true; }
+
+namespace {
+const bool gloo_registered = register_group_backend(
+    "gloo", [](const GroupRequest& request) { return gloo_group(request.membership, {.address = request.address}); });
+}  // namespace
 
 }  // namespace bonfire::comm

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/group_backend.h"
 #include "bonfire/comm/message_group.h"
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/wait_notice.h"
@@ -382,5 +383,11 @@ std::shared_ptr<Group> mpi_group(const MpiOptions& options) {
 }
 
 bool has_mpi() { return true; }
+
+namespace {
+const bool mpi_registered = register_group_backend("mpi", [](const GroupRequest& request) {
+  return mpi_group({.timeout = request.membership.timeout, .store = request.membership.store});
+});
+}  // namespace
 
 }  // namespace bonfire::comm

@@ -1,5 +1,6 @@
 // The twin of mpi_group.cpp where MPI is not there to build with.
 #include "bonfire/base/error.h"
+#include "bonfire/comm/group_backend.h"
 #include "bonfire/comm/mpi/mpi_group.h"
 
 namespace bonfire::comm {
@@ -10,5 +11,11 @@ std::shared_ptr<Group> mpi_group(const MpiOptions&) {
 }
 
 bool has_mpi() { return false; }
+
+namespace {
+const bool mpi_registered = register_group_backend("mpi", [](const GroupRequest& request) {
+  return mpi_group({.timeout = request.membership.timeout, .store = request.membership.store});
+});
+}  // namespace
 
 }  // namespace bonfire::comm

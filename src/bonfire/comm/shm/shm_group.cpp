@@ -14,6 +14,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/arguments.h"
+#include "bonfire/comm/group_backend.h"
 #include "bonfire/comm/memory_group.h"
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/comm/shm/mesh.h"
@@ -151,5 +152,13 @@ std::shared_ptr<Group> shm_group(const Membership& membership) {
   group->barrier();
   return group;
 }
+
+namespace {
+const bool shm_registered = register_group_backend("shm", [](const GroupRequest& request) {
+  if (!request.one_host)
+    throw_error<ConfigError>("[fleet] backend shm is for ranks of one host; use gloo or mpi across hosts");
+  return shm_group(request.membership);
+});
+}  // namespace
 
 }  // namespace bonfire::comm

@@ -1,0 +1,55 @@
+#include <algorithm>
+#include <set>
+
+#include "bonfire/comm/all_reduce.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/parallel/job.h"
+
+namespace bonfire::fleet {
+
+// Puts the gradients of an optimizer into memory where they are reduced without being copied, in the order in which
+// they are. A collective call.
+void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters) {
+  std::set<const VariableState*> left;
+  for (const Variable& parameter : parameters) left.insert(&parameter.state());
+  std::vector<Variable> gradients;
+  for (const ModelGradients& model : self.models) {
+    const std::vector<Variable> in_order = model.in_order();
+    for (size_t i = 0; i < in_order.size(); ++i) {
+      if (left.erase(&in_order[i].state()) == 0) continue;
+      if (i == 0) gradients.push_back(model.uses());  // reduced with the first of them
+      gradients.push_back(in_order[i].grad_variable());
+    }
+  }
+  for (size_t i = parameters.size(); i-- > 0;)  // of no model yet
+    if (left.contains(&parameters[i].state())) gradients.push_back(parameters[i].grad_variable());
+  const size_t bytes = contiguous_bytes(gradients);
+  comm::Buffer memory = self.reducing->buffer(bytes);
+  make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
+  comm::Channel channel = comm::channel_at(self.channel);
+  comm::change_channel(self.channel, {});  // so that what nobody needs has one owner
+  std::erase_if(channel.memories, [](const comm::Channel::Memory& old) { return old.buffer.use_count() == 1; });
+  channel.memories.push_back({std::move(memory), bytes});
+  comm::change_channel(self.channel, std::move(channel));
+}
+
+// Those of all optimizers that have one of these parameters.
+void lay_out_gradients_of(const Job& self, const std::vector<Variable>& some) {
+  for (const std::vector<Variable>& parameters : self.optimizers)
+    if (std::find_first_of(parameters.begin(), parameters.end(), some.begin(), some.end()) != parameters.end())
+      lay_out_gradients(self, parameters);
+}
+
+// Communicators are only added, unless ranks are now reduced by hosts: the nodes and plans of earlier optimizers stay
+// good.
+void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators) {
+  engine().synchronize();
+  comm::Channel channel = comm::channel_at(self.channel);
+  if (reducing != self.reducing) channel.communicators.clear();
+  self.reducing = reducing;
+  while (static_cast<int64_t>(channel.communicators.size()) < communicators)
+    channel.communicators.push_back(reducing->split(0));
+  comm::change_channel(self.channel, std::move(channel));
+}
+
+}  // namespace bonfire::fleet

@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/agreement.h"
+#include "bonfire/comm/all_reduce.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/job.h"
+#include "bonfire/passes/pass.h"
+
+namespace bonfire::fleet {
+
+namespace {
+
+// How many WithoutReduction live in this thread.
+StepState<int>& without_reduction() {
+  thread_local StepState<int> count;
+  return count;
+}
+
+// The order of rank 0's first backward pass becomes everyone's. Nothing else may use the channel meanwhile.
+void settle_order(Job& self, size_t number, std::span<const Variable> written) {
+  ModelGradients& model = self.models[number];
+  engine().synchronize();
+  comm::Group& group = comm::channel_at(self.channel).group();
+  comm::agree(group, {{{0, fmt::format("order of the gradients of model {}", number + 1)}}});
+  std::vector<int64_t> order = model.order_of(written);
+  group.broadcast({order.data(), order.size(), DType::i64}, 0);
+  const std::vector<Variable> before = model.in_order();
+  model.set_order(std::move(order));
+  if (model.in_order() != before) lay_out_gradients_of(self, before);
+}
+
+}  // namespace
+
+// What a backward pass calls: see ModelGradients.
+void reduce_gradients(std::span<const Variable> written) {
+  Job& self = *job();
+  NoGrad no_grad;
+  std::set<const VariableState*> states;
+  for (const Variable& parameter : written) states.insert(&parameter.state());
+  self.traced_anew.get();
+  bool later = without_reduction() > 0 || (self.local && self.local->local());
+  for (size_t i = 0; i < self.models.size(); ++i) {
+    if (!self.models[i].note(states) || later) continue;
+    if (!self.models[i].has_order()) settle_order(self, i, written);
+    self.models[i].reduce(self.channel);
+  }
+}
+
+// The optimizer's condition: undefined where this rank has used the parameter.
+Tensor used_anywhere(const Variable& parameter) {
+  if (!job()) return {};
+  for (const ModelGradients& model : job()->models)
+    if (Tensor used = model.used_anywhere(parameter); used.defined()) return used;
+  return {};
+}
+
+// All parameters become their mean over the ranks. In the order of their names, which is the same everywhere.
+void average_parameters(const Job& self) {
+  NoGrad no_grad;
+  std::map<int64_t, Variable> in_order;
+  for (const auto& [state, parameter] : self.parameters) in_order.emplace(parameter.name, parameter.variable);
+  for (const auto& [name, variable] : in_order)
+    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, self.channel, name));
+}
+
+void after_update(const optim::Optimizer& optimizer) {
+  if (!job() || !job()->local) return;
+  if (Trace::current().compiling)
+    throw_error<ConfigError>(
+        "[fleet] use_local_sgd counts steps, and compile() traces a step once only; call the step without compile()");
+  if (job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
+}
+
+void set_epoch(int64_t epoch) {
+  if (job() && job()->local) job()->local->begin_epoch(epoch);
+}
+
+bool averaged() { return !job() || !job()->local || job()->local->averaged(); }
+
+void average(std::span<const Variable> more) {
+  if (world_size() == 1) return;
+  average_parameters(*job());
+  NoGrad no_grad;
+  for (const Variable& variable : more)
+    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, job()->channel));
+  commit();
+  if (job()->local) job()->local->note_average();
+}
+
+WithoutReduction::WithoutReduction() { without_reduction() = without_reduction() + 1; }
+WithoutReduction::~WithoutReduction() { without_reduction() = without_reduction() - 1; }
+
+StandIns::StandIns(bool are) : before_(std::exchange(passes::current_options().stand_ins, are)) {}
+StandIns::~StandIns() { passes::current_options().stand_ins = before_; }
+
+}  // namespace bonfire::fleet

@@ -1,0 +1,174 @@
+#include "bonfire/parallel/job.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+
+#include "bonfire/autodiff/backward.h"
+#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/base/error.h"
+#include "bonfire/comm/agreement.h"
+#include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/group_backend.h"
+#include "bonfire/comm/hierarchical_group.h"
+#include "bonfire/comm/joined.h"
+#include "bonfire/comm/shm/shm_group.h"
+#include "bonfire/graph/engine.h"
+#include "bonfire/parallel/all_devices.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/passes/pass.h"
+#include "bonfire/runtime/tuning.h"
+
+namespace bonfire::fleet {
+
+Job::~Job() {
+  if (channel >= 0) comm::close_channel(channel);
+}
+
+std::unique_ptr<Job>& job() {
+  thread_local std::unique_ptr<Job> instance;
+  return instance;
+}
+
+Job& joined(const char* what) {
+  if (!job()) throw_error<ConfigError>("[fleet] {} comes before fleet::init()", what);
+  return *job();
+}
+
+namespace {
+
+std::chrono::milliseconds timeout_of(const Options& options) {
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * options.collective_timeout));
+}
+
+std::shared_ptr<comm::Group> group_of(const comm::Rendezvous& rendezvous, const Options& options) {
+  const comm::Environment& self = rendezvous.environment;
+  comm::Membership membership{.rank = self.rank,
+                              .size = self.world,
+                              .store = rendezvous.store,
+                              .name = "fleet",
+                              .timeout = timeout_of(options)};
+  auto own = std::find_if(rendezvous.peers.begin(), rendezvous.peers.end(),
+                          [&](const comm::Peer& peer) { return peer.rank == self.rank; });
+  BONFIRE_CHECK(own != rendezvous.peers.end());
+  bool one_host = std::all_of(rendezvous.peers.begin(), rendezvous.peers.end(),
+                              [&](const comm::Peer& peer) { return peer.machine == own->machine; });
+  return comm::make_group(options.backend, {membership, own->address, one_host});
+}
+
+}  // namespace
+
+std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
+  if (self.by_hosts) return self.by_hosts;
+  if (self.rendezvous.store == nullptr)
+    throw_error<ConfigError>(
+        "[fleet] use_hierarchical_allreduce must know which ranks share a host: join the job by fleet::init()");
+  const std::vector<comm::Peer>& peers = self.rendezvous.peers;
+  const std::string& machine = peers.at(static_cast<size_t>(self.group->rank())).machine;
+  std::vector<int> here;
+  for (const comm::Peer& peer : peers)
+    if (peer.machine == machine) here.push_back(peer.rank);
+  if (here.size() == peers.size()) return self.group;
+  auto own = std::find(here.begin(), here.end(), self.group->rank());
+  return self.by_hosts = comm::hierarchical_group(
+             self.group, comm::shm_group({.rank = static_cast<int>(own - here.begin()),
+                                          .size = static_cast<int>(here.size()),
+                                          .store = self.rendezvous.store,
+                                          .name = fmt::format("fleet/host of rank {}", here[0]),
+                                          .timeout = self.timeout}));
+}
+
+// A step that fails here would leave the peers waiting for its gradients: all groups end, with the reason. The
+// program's first: who hears of it in a step may go on there.
+void watch_steps(const Job& self) {
+  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators,
+              timing = self.timing](const std::string& why) {
+    if (timing) timing->end(why);
+    program->abort(why);
+    for (const auto& group : steps) group->abort(why);
+  };
+  set_step_failure(std::make_shared<const StepFailure>(end));
+  if (self.heartbeat) self.heartbeat->on_loss(end);
+}
+
+void init(int argc, char** argv, const Options& options) {
+  if (!options.is_collective)
+    throw_error<ConfigError>("[fleet] is_collective = false asks for parameter servers, which are not built yet");
+  comm::Environment self = comm::read_environment({argv, argv + argc});
+  comm::Rendezvous rendezvous =
+      comm::meet(self, {.settings = {{"backend", options.backend},
+                                     {"collective_timeout", fmt::format("{}", options.collective_timeout)}}});
+  bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
+  if (!chosen && rendezvous.environment.local_world > 1) cpu::set_cpu_threads(rendezvous.environment.threads());
+  if (rendezvous.store == nullptr) {
+    const std::string hint = hint_to_use_all(bonfire::default_device(), devices(), command_words());
+    if (self.starter == comm::Starter::nobody && !hint.empty()) std::fprintf(stderr, "[fleet] %s\n", hint.c_str());
+    return join(nullptr);
+  }
+  static std::atomic<bool> joined_before{false};
+  if (joined_before.exchange(true))
+    throw_error<ConfigError>("[fleet] init() was called before; a process joins its job once");
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // into a pipe: a rank that is killed has said what it has printed
+  auto heartbeat = std::make_unique<comm::Heartbeat>(rendezvous);
+  std::shared_ptr<comm::Group> group = group_of(rendezvous, options);
+  auto timing = runtime::share_timing(*group, rendezvous.store, timeout_of(options));
+  join(std::move(group));
+  job()->timing = std::move(timing);
+  heartbeat->show(job()->group->progress());
+  job()->rendezvous = std::move(rendezvous);
+  job()->timeout = timeout_of(options);
+  job()->heartbeat = std::move(heartbeat);
+  if (job()->channel >= 0) watch_steps(*job());
+}
+
+void init(const Options& options) { init(0, nullptr, options); }
+
+void join(std::shared_ptr<comm::Group> group) {
+  leave();
+  comm::note_joined();
+  auto made = std::make_unique<Job>();
+  made->group = std::move(group);
+  bool several = made->group != nullptr && made->group->size() > 1;
+  if (several) made->channel = comm::open_channel({.communicators = {made->group->split(0)}, .names = made->names});
+  made->reducing = made->group;
+  job() = std::move(made);
+  if (!several) return;
+  random_state().rank = static_cast<uint64_t>(rank());
+  random_state().world = static_cast<uint64_t>(world_size());
+  autodiff::set_after_backward(reduce_gradients);
+  watch_steps(*job());
+}
+
+void leave() {
+  if (!job()) return;
+  synchronize();
+  autodiff::set_after_backward({});
+  passes::current_options().sync_batch_norm = -1;
+  set_step_failure(nullptr);
+  random_state().rank = 0;
+  random_state().world = 1;
+  std::unique_ptr<Job> self = std::move(job());
+  self->changes.undo(passes::current_options());
+  // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
+  if (self->channel >= 0) comm::agree(comm::channel_at(self->channel).group(), {{{0, "end of the job"}}});
+}
+
+int rank() { return job() && job()->group ? job()->group->rank() : 0; }
+int world_size() { return job() && job()->group ? job()->group->size() : 1; }
+
+Device default_device() {
+  Device device = bonfire::default_device();
+  if (device.type == DeviceType::cpu || !job()) return device;
+  const auto gpus = static_cast<int>(devices().size()) - 1;
+  device.index = static_cast<int16_t>(job()->rendezvous.environment.local_rank % gpus);
+  return device;
+}
+
+comm::Group& group() {
+  Job& self = joined("fleet::group()");
+  if (!self.group) throw_error<ConfigError>("[fleet] this process is alone: it has no group; see docs/launch.md");
+  return *self.group;
+}
+
+}  // namespace bonfire::fleet

@@ -1,0 +1,76 @@
+#pragma once
+// Job: what a rank knows of the job that it is part of. Inside parallel/ only; programs see fleet.h.
+//
+//   job.cpp                 joining, leaving, who is there, what happens when a step fails
+//   gradient_reduction.cpp  what backward passes and optimizers do between ranks
+//   gradient_memory.cpp     where the gradients lie while they are reduced
+//   fleet.cpp               what distributed_model and distributed_optimizer set up
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bonfire/comm/group.h"
+#include "bonfire/comm/heartbeat.h"
+#include "bonfire/comm/rendezvous.h"
+#include "bonfire/graph/step_state.h"
+#include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/gradients.h"
+#include "bonfire/parallel/local_sgd.h"
+#include "bonfire/parallel/option_changes.h"
+#include "bonfire/runtime/timing_peers.h"
+
+namespace bonfire::fleet {
+
+struct DistributedParameter {
+  Variable variable;
+  int64_t name;  // its place in Job::names
+};
+
+// What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
+struct Job {
+  comm::Rendezvous rendezvous;  // keeps the store while the job lives
+  std::chrono::milliseconds timeout{};
+  std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
+  int channel = -1;                    // of the all-reduces of gradients
+  std::map<const VariableState*, DistributedParameter> parameters;
+  std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
+  std::vector<ModelGradients> models;
+  std::vector<std::vector<Variable>> optimizers;    // the parameters of each
+  std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
+  std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
+  std::optional<LocalSgd> local = {};
+  StepState<uint64_t> traced_anew;  // rises with models and strategy: steps that were traced before are others
+  OptionChanges changes = {};
+  int64_t fetch_frequency = 1, fetches_asked = 0;        // steps
+  std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
+  std::shared_ptr<runtime::TimingPeers> timing = nullptr;
+
+  Job() = default;
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job();
+};
+
+std::unique_ptr<Job>& job();        // this thread's; null: it has joined none
+Job& joined(const char* what);      // ConfigError where there is none: `what` comes before fleet::init()
+void watch_steps(const Job& self);  // a step that fails here ends those of the peers
+// The job's ranks by hosts; on one host there is nothing to gain.
+std::shared_ptr<comm::Group> group_by_hosts(Job& self);
+
+// gradient_reduction.cpp
+void reduce_gradients(std::span<const Variable> written);  // after each backward pass
+Tensor used_anywhere(const Variable& parameter);           // an optimizer's condition
+void after_update(const optim::Optimizer& optimizer);      // after each update
+void average_parameters(const Job& self);                  // all become their mean over the ranks
+
+// gradient_memory.cpp
+void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters);  // of an optimizer. A collective call
+void lay_out_gradients_of(const Job& self, const std::vector<Variable>& some);
+void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators);
+
+}  // namespace bonfire::fleet
