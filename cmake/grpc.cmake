@@ -51,6 +51,7 @@ function(bonfire_link_grpc_sources)
   set_target_properties(bonfire_store PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(bonfire_store PRIVATE ${PROJECT_SOURCE_DIR}/src ${generated})
   target_link_libraries(bonfire_store PRIVATE gRPC::grpc++ protobuf::libprotobuf fmt::fmt bonfire_warnings)
+  target_compile_options(bonfire_store PRIVATE ${bonfire_seldom})
   if(BONFIRE_SANITIZE MATCHES "thread") # gRPC's templates wait in its library, where TSan cannot see it
     target_compile_options(bonfire_store PRIVATE -fno-sanitize=thread)
   endif()

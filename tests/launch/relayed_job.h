@@ -42,7 +42,7 @@ inline std::string weights_of(const std::string& output) {
 // What the launcher says first of a failure.
 inline std::string first_report(const std::string& output) {
   for (size_t at = 0; (at = output.find("bonfire launch: ", at)) != std::string::npos; ++at) {
-    const std::string line = output.substr(at, output.find('\n', at) - at);
+    std::string line = output.substr(at, output.find('\n', at) - at);
     const bool is_notice = line.find(" silent for ") != std::string::npos || line.find("restart ") != std::string::npos;
     if (!is_notice) return line;
   }

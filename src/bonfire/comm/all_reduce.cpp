@@ -141,6 +141,10 @@ std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
+const Op& registered_all_reduce_op = register_op({.name = "all_reduce",
+                                                  .infer = infer_all_reduce,
+                                                  .traits = Trait::collective | Trait::stateful,
+                                                  .amp = AmpRule::full});
 [[maybe_unused]] const bool registered[] = {
     register_kernel("all_reduce", DeviceType::cpu, all_reduce_candidates),
     register_kernel("all_reduce", DeviceType::cuda, all_reduce_candidates),
@@ -172,13 +176,7 @@ Channel channel_at(int number) {
   return found->second;
 }
 
-const Op& all_reduce_op() {
-  static const Op& op = register_op({.name = "all_reduce",
-                                     .infer = infer_all_reduce,
-                                     .traits = Trait::collective | Trait::stateful,
-                                     .amp = AmpRule::full});
-  return op;
-}
+const Op& all_reduce_op() { return registered_all_reduce_op; }
 
 Tensor all_reduce(const Tensor& value, Reduce reduce, int channel, int64_t name) {
   return trace_op(all_reduce_op(), {value},

@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/nearest.h"
+#include "bonfire/graph/all_ops.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/trace.h"
 
@@ -86,6 +87,14 @@ const Op& register_op(Op op) {
   const Op& kept = registry.ops.emplace_back(std::move(op));
   registry.by_name[kept.name] = &kept;
   return kept;
+}
+
+std::vector<const Op*> all_ops() {
+  OpRegistry& registry = op_registry();
+  std::lock_guard lock(registry.mutex);
+  std::vector<const Op*> ops;
+  for (const auto& [name, op] : registry.by_name) ops.push_back(op);
+  return ops;
 }
 
 const Op& find_op(std::string_view name) {

@@ -15,6 +15,9 @@ namespace bonfire {
 
 namespace {
 
+OutputSpecs infer_detach(const InferContext& context) { return {context.input(0)}; }
+const Op& detach_op = register_op({.name = "detach", .infer = infer_detach, .traits = Trait::view});
+
 NodePtr make_feed(Buffer buffer, const TensorSpec& spec) {
   auto node = base::make_intrusive<Node>();
   node->leaf = LeafKind::feed;
@@ -182,11 +185,8 @@ Tensor Tensor::grad() const {
 
 Tensor Tensor::detach() const {
   // A node of its own, so that the value has no history; the planner makes it an alias.
-  static const Op& op = register_op({.name = "detach",
-                                     .infer = [](const InferContext& context) { return OutputSpecs{context.input(0)}; },
-                                     .traits = Trait::view});
   NoGrad no_grad;
-  return trace_op(op, {*this});
+  return trace_op(detach_op, {*this});
 }
 
 Tensor Scalar::tensor(DType dtype, Device device) const {

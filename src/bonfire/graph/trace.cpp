@@ -36,10 +36,7 @@ size_t slot_hash(const Node* node, uint32_t index) {
 
 OutputSpecs infer_random_key(const InferContext& context) { return {context.input(0)}; }
 
-const Op& random_key_op() {
-  static const Op& op = register_op({.name = "random_key", .infer = infer_random_key});
-  return op;
-}
+const Op& random_key_op = register_op({.name = "random_key", .infer = infer_random_key});
 
 }  // namespace
 
@@ -170,7 +167,7 @@ Value Trace::random_key(Device device) {
   leaf->outputs.emplace_back(TensorSpec{{4}, DType::i64, device});
   leaf->sequence = next_sequence++;
   Value input{std::move(leaf), 0};
-  random_keys_.push_back({append(random_key_op(), {input}, {}), 0});
+  random_keys_.push_back({append(random_key_op, {input}, {}), 0});
   return random_keys_.back();
 }
 

@@ -5,6 +5,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/kernel/forced_kernel.h"
+#include "bonfire/kernel/without_cuda.h"
 
 namespace bonfire {
 
@@ -18,6 +19,26 @@ struct KernelRegistry {
 KernelRegistry& kernel_registry() {
   static KernelRegistry registry;
   return registry;
+}
+
+// Those of a node of the op on such a device.
+std::vector<CandidateList> lists_for(const Op& op, DeviceType type) {
+  KernelRegistry& registry = kernel_registry();
+  std::lock_guard lock(registry.mutex);
+  const auto& by_op = registry.lists[static_cast<int>(type)];
+  if (auto found = by_op.find(op.name); found != by_op.end()) return found->second;
+  if (op.has(Trait::elementwise))
+    if (auto found = by_op.find(kAnyElementwise); found != by_op.end()) return found->second;
+  return {};
+}
+
+[[noreturn]] void fail_without_candidates(const GraphNode& node) {
+  std::string inputs;
+  for (const GraphValue& input : node.inputs) inputs += (inputs.empty() ? "" : ", ") + to_string(input.spec());
+  const bool never = node.device().type == DeviceType::cuda && is_without_cuda_kernel(node.name());
+  throw_error<DeviceError>("[{}] there is no kernel on {} for inputs ({}){}{}{}", node.name(), to_string(node.device()),
+                           inputs, node.path.empty() ? "" : " in module ", node.path,
+                           never ? "; GPUs do not have this op yet: run it with place=cpu" : "");
 }
 
 void drop_inexact(const GraphNode& node, std::vector<Candidate>& candidates) {
@@ -40,28 +61,13 @@ bool register_kernel(std::string op, DeviceType type, CandidateList list) {
   return true;
 }
 
+bool has_kernel(const Op& op, Device device) { return !lists_for(op, device.type).empty(); }
+
 std::vector<Candidate> candidates_for(const KernelRequest& request) {
-  Device device = request.node.device();
-  std::vector<CandidateList> lists;
-  {
-    KernelRegistry& registry = kernel_registry();
-    std::lock_guard lock(registry.mutex);
-    const auto& by_op = registry.lists[static_cast<int>(device.type)];
-    if (auto found = by_op.find(request.node.name()); found != by_op.end()) lists = found->second;
-    if (lists.empty() && request.node.op->has(Trait::elementwise))
-      if (auto found = by_op.find(kAnyElementwise); found != by_op.end()) lists = found->second;
-  }
   std::vector<Candidate> all;
-  for (const CandidateList& list : lists)
+  for (const CandidateList& list : lists_for(*request.node.op, request.node.device().type))
     for (Candidate& candidate : list(request)) all.push_back(std::move(candidate));
-  if (all.empty()) {
-    std::string inputs;
-    for (const GraphValue& input : request.node.inputs)
-      inputs += (inputs.empty() ? "" : ", ") + to_string(input.spec());
-    throw_error<DeviceError>("[{}] there is no kernel on {} for inputs ({}){}{}", request.node.name(),
-                             to_string(device), inputs, request.node.path.empty() ? "" : " in module ",
-                             request.node.path);
-  }
+  if (all.empty()) fail_without_candidates(request.node);
   if (!request.fast_math) drop_inexact(request.node, all);
   return forced_among(request.node.name(), std::move(all));
 }

@@ -80,6 +80,10 @@ bool register_kernel(std::string op, DeviceType type, CandidateList list);
 // Registered under this name, a list serves every op with Trait::elementwise that has no list of its own.
 inline constexpr std::string_view kAnyElementwise = "(elementwise)";
 
+// Whether nodes of the op have a list on devices of that type. For some inputs it may still offer none. Passes ask it
+// before they make such a node.
+bool has_kernel(const Op& op, Device device);
+
 // All candidates for the node on its device that are exact enough. DeviceError naming op and device when there is none.
 std::vector<Candidate> candidates_for(const KernelRequest& request);
 

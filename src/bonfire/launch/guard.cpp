@@ -222,7 +222,7 @@ int watch(const Watched& watched, Silence silence) {
     give_sign(answer);
     const std::vector<bool> can = readable({alive, signals, signs});
     if (can[0]) return 128 + SIGKILL;
-    if (int sign[64]; can[2] && base::uninterrupted([&] { return ::read(signs, sign, sizeof sign); }) > 0)
+    if (int sign[64]; can[2] && base::uninterrupted([&] { return ::read(watched.signs, sign, sizeof sign); }) > 0)
       silence.heard();
     if (silence.is_too_long()) {
       std::fprintf(stderr,

@@ -13,6 +13,9 @@ OutputSpecs infer_fused(const InferContext& context) {
   return outputs;
 }
 
+const Op& registered_fused_op =
+    register_op({.name = "fused_elementwise", .infer = infer_fused, .traits = Trait::elementwise | Trait::cheap});
+
 }  // namespace
 
 int arity(ElementwiseFunction function) {
@@ -91,10 +94,6 @@ DType compute_type(const GraphNode& node) {
   return any_float ? DType::f32 : DType::i64;
 }
 
-const Op& fused_elementwise_op() {
-  static const Op& op =
-      register_op({.name = "fused_elementwise", .infer = infer_fused, .traits = Trait::elementwise | Trait::cheap});
-  return op;
-}
+const Op& fused_elementwise_op() { return registered_fused_op; }
 
 }  // namespace bonfire

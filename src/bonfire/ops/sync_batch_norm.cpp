@@ -48,26 +48,16 @@ OutputSpecs infer_joint_sums(const InferContext& context) {
   return {sum, sum};
 }
 
+const Op& moments_op = register_op({.name = "batch_norm_moments", .infer = infer_moments});
+const Op& joint_statistics_op = register_op({.name = "batch_norm_joint_statistics", .infer = infer_joint_statistics});
+const Op& gradient_moments_op = register_op({.name = "batch_norm_gradient_moments", .infer = infer_gradient_moments});
+const Op& joint_sums_op = register_op({.name = "batch_norm_joint_sums", .infer = infer_joint_sums});
+
 }  // namespace
 
-const Op& batch_norm_moments_op() {
-  static const Op& op = register_op({.name = "batch_norm_moments", .infer = infer_moments});
-  return op;
-}
-
-const Op& batch_norm_joint_statistics_op() {
-  static const Op& op = register_op({.name = "batch_norm_joint_statistics", .infer = infer_joint_statistics});
-  return op;
-}
-
-const Op& batch_norm_gradient_moments_op() {
-  static const Op& op = register_op({.name = "batch_norm_gradient_moments", .infer = infer_gradient_moments});
-  return op;
-}
-
-const Op& batch_norm_joint_sums_op() {
-  static const Op& op = register_op({.name = "batch_norm_joint_sums", .infer = infer_joint_sums});
-  return op;
-}
+const Op& batch_norm_moments_op() { return moments_op; }
+const Op& batch_norm_joint_statistics_op() { return joint_statistics_op; }
+const Op& batch_norm_gradient_moments_op() { return gradient_moments_op; }
+const Op& batch_norm_joint_sums_op() { return joint_sums_op; }
 
 }  // namespace bonfire

@@ -1,5 +1,7 @@
 #include "bonfire/passes/fuse_cast_sum.h"
 
+#include "bonfire/kernel/kernel.h"
+
 namespace bonfire::passes {
 
 namespace {
@@ -9,14 +11,14 @@ class FuseCastSum final : public Pass {
   std::string_view name() const override { return "fuse_cast_sum"; }
 
   void run(Graph& graph, const Options&) const override {
-    const Op &sum = find_op("sum"), &cast = find_op("cast");
+    const Op &sum = find_op("sum"), &cast = find_op("cast"), &sum_as_f32 = find_op("sum_as_f32");
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
-      if (node->op != &sum || node->device().type != DeviceType::cpu) continue;
+      if (node->op != &sum || !has_kernel(sum_as_f32, node->device())) continue;
       const GraphNode* source = node->inputs[0].node;
       if (source->op != &cast || node->outputs[0].dtype != DType::f32) continue;
       if (source->inputs[0].spec().dtype != DType::bf16) continue;
-      GraphNode* fused = graph.add(find_op("sum_as_f32"), {source->inputs[0]}, node->attributes, node);
+      GraphNode* fused = graph.add(sum_as_f32, {source->inputs[0]}, node->attributes, node);
       fused->path = node->path;
       fused->recomputed = node->recomputed;
       graph.replace_uses({node, 0}, {fused, 0});

@@ -1,5 +1,6 @@
 #pragma once
-// fuse_cast_sum: a sum of what mixed precision has cast to f32 reads the bf16 itself. CPU only.
+// fuse_cast_sum: a sum of what mixed precision has cast to f32 reads the bf16 itself, where the device has a
+// kernel for it.
 
 #include <memory>
 

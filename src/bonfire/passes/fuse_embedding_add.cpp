@@ -1,5 +1,6 @@
 #include "bonfire/passes/fuse_embedding_add.h"
 
+#include "bonfire/kernel/kernel.h"
 #include "bonfire/passes/activation.h"
 
 namespace bonfire::passes {
@@ -11,18 +12,18 @@ class FuseEmbeddingAdd final : public Pass {
   std::string_view name() const override { return "fuse_embedding_add"; }
 
   void run(Graph& graph, const Options&) const override {
-    const Op& gradient = find_op("embedding_gradient");
+    const Op &gradient = find_op("embedding_gradient"), &added = find_op("embedding_gradient_add");
     const Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
-      if (node->is_input() || !is_addition(*node) || node->device().type != DeviceType::cpu) continue;
+      if (node->is_input() || !is_addition(*node) || !has_kernel(added, node->device())) continue;
       for (size_t i = 0; i < 2; ++i) {
         const GraphValue rows = node->inputs[i], other = before_rounding(node->inputs[1 - i], rows.spec());
         if (rows.node->op != &gradient || !uses.only_user(rows, node) || rows == other ||
             !(other.spec() == rows.spec()))
           continue;
-        GraphNode* fused = graph.add(find_op("embedding_gradient_add"),
-                                     {rows.node->inputs[0], rows.node->inputs[1], other}, rows.node->attributes, node);
+        GraphNode* fused =
+            graph.add(added, {rows.node->inputs[0], rows.node->inputs[1], other}, rows.node->attributes, node);
         fused->path = rows.node->path;
         graph.replace_uses({node, 0}, {fused, 0});
         graph.erase(node);

@@ -1,6 +1,7 @@
 #pragma once
 // fuse_embedding_add: where the gradient of an embedding is added to another one (of a weight that a layer shares), the
-// rows that were looked up are added to that one, and no gradient full of zeros is made. CPU only.
+// rows that were looked up are added to that one, and no gradient full of zeros is made. Where the device has a
+// kernel for it.
 
 #include <memory>
 

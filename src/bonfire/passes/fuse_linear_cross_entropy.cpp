@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "bonfire/kernel/kernel.h"
 #include "bonfire/passes/activation.h"
 
 namespace bonfire::passes {
@@ -33,7 +34,9 @@ class Fusion {
   bool fuse(GraphNode& loss) {
     Match match;
     match.loss = &loss;
-    if (!is_large(loss) || !find_linear(match) || !find_backward(match) || !forward_is_private(match)) return false;
+    if (!is_large(loss) || !has_kernel(fused_, loss.device()) || !find_linear(match) || !find_backward(match) ||
+        !forward_is_private(match))
+      return false;
     std::vector<GraphNode*> before = needed_by(match.loss_gradient->inputs[0], match.loss);
     if (depends_on_loss_) return false;
     for (GraphNode* node : before) graph_.move_before(node, match.loss);
@@ -44,8 +47,8 @@ class Fusion {
  private:
   static bool is_large(const GraphNode& loss) {
     const Shape& logits = loss.inputs[0].spec().shape;
-    return loss.device().type == DeviceType::cpu && logits.rank() == 2 && logits[1] >= kFewestClasses &&
-           logits.count() >= kFewestLogits && loss.outputs[0].shape.rank() == 0;
+    return logits.rank() == 2 && logits[1] >= kFewestClasses && logits.count() >= kFewestLogits &&
+           loss.outputs[0].shape.rank() == 0;
   }
 
   static bool is_product(const GraphNode& node, bool transpose_a, bool transpose_b) {
@@ -147,8 +150,7 @@ class Fusion {
     inputs.push_back(as(match.loss_gradient->inputs[0], match.loss->outputs[0].dtype, match.loss));
     Attributes attributes = match.loss->attributes;
     attributes.set({"has_bias", static_cast<bool>(match.bias)});
-    GraphNode* fused =
-        graph_.add(find_op("linear_cross_entropy"), std::move(inputs), std::move(attributes), match.loss);
+    GraphNode* fused = graph_.add(fused_, std::move(inputs), std::move(attributes), match.loss);
     fused->path = match.loss->path.empty() ? match.weight.node->path : match.loss->path;
     graph_.replace_uses({match.loss, 0}, as({fused, 0}, match.loss->outputs[0].dtype, match.loss));
     GraphNode* old[] = {match.dx, match.dweight, match.dbias};
@@ -171,6 +173,7 @@ class Fusion {
 
   Graph& graph_;
   Uses uses_;
+  const Op& fused_ = find_op("linear_cross_entropy");
   bool depends_on_loss_ = false;
 };
 

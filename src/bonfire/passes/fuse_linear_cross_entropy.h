@@ -1,6 +1,7 @@
 #pragma once
 // fuse_linear_cross_entropy: a linear layer over a large vocabulary, its cross-entropy and the gradients of both become
-// one node, whose kernel works in blocks of rows: the logits never exist as a whole. CPU only.
+// one node, whose kernel works in blocks of rows: the logits never exist as a whole. Where the device has
+// that kernel.
 
 #include <memory>
 

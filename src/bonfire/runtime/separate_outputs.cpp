@@ -9,6 +9,8 @@ namespace {
 
 OutputSpecs infer_copy(const InferContext& context) { return {context.input(0)}; }
 
+const Op& registered_copy_op = register_op({.name = "copy", .infer = infer_copy});
+
 // The value whose memory `value` shares: views are looked through.
 GraphValue root(GraphValue value) {
   while (!value.node->is_input() && value.node->op->has(Trait::view)) value = value.node->inputs[0];
@@ -23,10 +25,7 @@ GraphNode* first_op(Graph& graph) {
 
 }  // namespace
 
-const Op& copy_op() {
-  static const Op& op = register_op({.name = "copy", .infer = infer_copy});
-  return op;
-}
+const Op& copy_op() { return registered_copy_op; }
 
 void separate_outputs(Graph& graph) {
   std::vector<GraphValue> taken;
