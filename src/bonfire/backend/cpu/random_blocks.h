@@ -121,7 +121,12 @@ void for_each_uniform(uint64_t seed, uint64_t stream, const RandomPlaces& places
       const int64_t run = chunk / chunks * size, begin = chunk % chunks * kRandomChunk;
       const int64_t length = std::min(kRandomChunk, size - begin);
       const uint64_t place = places.at(run, rank, world) + static_cast<uint64_t>(begin) * step;
-      body(run + begin, run + begin + length, uniform_run(seed, stream, place, step, length, memory));
+      const float* numbers = memory;
+      if (step == 1 && place % 4 == 0 && length == kRandomChunk)  // of a length that the compiler knows
+        uniform_blocks(seed, stream, place / 4, kRandomChunk / 4, memory);
+      else
+        numbers = uniform_run(seed, stream, place, step, length, memory);
+      body(run + begin, run + begin + length, numbers);
     }
   });
 }
