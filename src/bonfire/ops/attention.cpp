@@ -10,6 +10,7 @@
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/random_places.h"
 
 namespace bonfire {
 
@@ -27,10 +28,11 @@ void check_operands(const InferContext& context, size_t first) {
   require_dtype(context, first + 2, "v", context.input(first).dtype);
   require_shape(context, first + 1, "k", {q[0], q[1], k[2], q[3]});
   require_shape(context, first + 2, "v", {q[0], q[1], k[2], v[3]});
+  const Shape scores{q[0], q[1], q[2], k[2]};
+  require_slice(context, scores);
   if (!context.attributes.flag("has_mask")) return;
   const size_t mask = first + 3;
   require_floating(context, mask, "the mask");
-  Shape scores{q[0], q[1], q[2], k[2]};
   if (!(broadcast_shapes(context.op.name, context.input(mask).shape, scores) == scores))
     throw_error<ShapeError>("[{}] a mask of shape {} does not broadcast to the scores {}", context.op.name,
                             to_string(context.input(mask).shape), to_string(scores));
@@ -96,12 +98,13 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   }
   Trace& trace = Trace::current();
   if (options.dropout > 0) inputs.push_back(Tensor(trace.random_key(q.device())));
-  return trace_op(attention_op, inputs,
-                  {{"causal", options.causal},
-                   {"has_mask", options.mask.defined()},
-                   {"scale", scale},
-                   {"dropout", options.dropout},
-                   {"number", options.dropout > 0 ? trace.next_random_number() : 0}});
+  Attributes attributes{{"causal", options.causal},
+                        {"has_mask", options.mask.defined()},
+                        {"scale", scale},
+                        {"dropout", options.dropout},
+                        {"number", options.dropout > 0 ? trace.next_random_number() : 0}};
+  set_slice(attributes, options.slice);
+  return trace_op(attention_op, inputs, std::move(attributes));
 }
 
 }  // namespace bonfire

@@ -4,6 +4,7 @@
 #include "bonfire/graph/op.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
+#include "bonfire/ops/random_places.h"
 
 namespace bonfire {
 
@@ -12,6 +13,7 @@ namespace {
 OutputSpecs infer_dropout(const InferContext& context) {  // x, key
   require_one_device(context);
   require_floating(context, 0, "x");
+  require_slice(context, context.input(0).shape);
   return {context.input(0)};
 }
 
@@ -27,13 +29,14 @@ Tensors dropout_rule(const GradientContext& c) {
 
 }  // namespace
 
-Tensor dropout(const Tensor& x, double p, bool training) {
+Tensor dropout(const Tensor& x, double p, bool training, const RandomSlice& slice) {
   if (!(p >= 0 && p <= 1)) throw_error<ConfigError>("[dropout] p is {}, expected a probability in [0, 1]", p);
   require_defined("dropout", {{"x", x}});
   if (!training || p == 0) return x;
   Trace& trace = Trace::current();
-  return trace_op(dropout_op, {x, Tensor(trace.random_key(x.device()))},
-                  {{"p", p}, {"number", trace.next_random_number()}});
+  Attributes attributes{{"p", p}, {"number", trace.next_random_number()}};
+  set_slice(attributes, slice);
+  return trace_op(dropout_op, {x, Tensor(trace.random_key(x.device()))}, std::move(attributes));
 }
 
 }  // namespace bonfire

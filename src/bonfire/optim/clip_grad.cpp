@@ -26,7 +26,7 @@ Tensor clip_grad_norm(std::span<const Variable> parameters, const Scalar& max_no
     clipped.push_back(parameter.grad_variable());
   }
   if (gradients.empty()) return zeros({});
-  Tensors results = clip_gradients(gradients, max_norm);
+  Tensors results = clip_gradients(gradients, gradient_squares(gradients), max_norm);
   for (size_t i = 0; i < clipped.size(); ++i) clipped[i].assign(results[i + 1]);
   return results[0];
 }

@@ -150,7 +150,10 @@ struct Optimizer::Impl {
         states.push_back(kind[static_cast<size_t>(i)].value());
         targets.push_back(&kind[static_cast<size_t>(i)]);
       }
-    Tensors results = optimizer_update(bucket.update, {bucket.counts.value(), updated}, parameters, gradients, states);
+    const UpdateOperands operands =
+        update_operands(bucket.update, {bucket.counts.value(), updated}, parameters, gradients, states);
+    const Tensor squares = has_trust_ratio(bucket.update.rule) ? update_squares(operands) : Tensor();
+    Tensors results = optimizer_update(operands, squares);
     for (size_t i = 0; i < targets.size(); ++i) {
       Tensor counts = i == 0 ? side_by_side(conditions, updated, bucket) : conditions[(i - 1) % updated.size()];
       if (counts.defined()) results[i] = where(counts, results[i], targets[i]->value());

@@ -13,6 +13,7 @@
 #include "bonfire/passes/fuse_elementwise.h"
 #include "bonfire/passes/fuse_embedding_add.h"
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
+#include "bonfire/passes/fuse_norms.h"
 #include "bonfire/passes/look_up_products.h"
 #include "bonfire/passes/pool_gradient_last.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
@@ -41,6 +42,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(amp());
     list.push_back(common_subexpressions());
     list.push_back(dead_code());
+    list.push_back(fuse_norms());
     list.push_back(sync_batch_norm());
     list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());

@@ -35,7 +35,8 @@ struct AttentionShape {
   std::array<int64_t, 4> mask_strides{};  // over [B, H, T, S], elements; 0 where it is broadcast
   size_t mask_input, key_input;
   double dropout;
-  uint64_t number;  // of the op within the step
+  uint64_t number;      // of the op within the step
+  RandomPlaces places;  // of the weights [B, H, T, S], for dropout
 
   // q, k, v are the inputs from `first` on; the mask and the key of dropout come after them.
   AttentionShape(const GraphNode& node, size_t first) {
@@ -47,6 +48,7 @@ struct AttentionShape {
     has_mask = node.attributes.flag("has_mask");
     dropout = node.attributes.number("dropout");
     number = static_cast<uint64_t>(node.attributes.integer("number"));
+    places = RandomPlaces::of({q[0], q[1], queries, keys}, node.attributes);
     mask_input = first + 3;
     key_input = mask_input + (has_mask ? 1 : 0);
     if (!has_mask) return;
@@ -157,15 +159,12 @@ struct Blocks {
   // What dropout multiplies the keys of a row of a block by: 0 or 1 / (1 − dropout).
   void keep_factors(const Run& run, const Block& block, int64_t r, Acc* factors) const {
     const uint64_t* key = run.input<uint64_t>(shape.key_input);  // seed, step, rank, world
-    const int64_t sample = block.head / shape.heads_in_batch;
-    const int64_t head = block.head + (sample * static_cast<int64_t>(key[3] - 1) + static_cast<int64_t>(key[2])) *
-                                          shape.heads_in_batch;  // in the batch of all ranks
-    const int64_t first = (head * shape.queries + block.query + r) * shape.keys + block.key;
+    const int64_t element = (block.head * shape.queries + block.query + r) * shape.keys + block.key;
+    const uint64_t first = shape.places.at(element, key[2], key[3]), step = shape.places.last_step(key[3]);
     const float dropped = static_cast<float>(shape.dropout);
     const Acc factor = static_cast<Acc>(1 / (1 - shape.dropout));
     float memory[kKeys + 6];
-    const float* numbers =
-        uniform_run(key[0], random_stream(key[1], shape.number), static_cast<uint64_t>(first), block.columns, memory);
+    const float* numbers = uniform_run(key[0], random_stream(key[1], shape.number), first, step, block.columns, memory);
     for (int64_t j = 0; j < block.columns; ++j) factors[j] = numbers[j] >= dropped ? factor : Acc(0);
   }
 

@@ -1,6 +1,7 @@
 // Optimizer updates and gradient clipping. All tensors are cut into blocks, and threads share out the blocks of all
 // tensors: one sweep over memory, however many parameters there are. Norms are summed per block and then in the order
-// of the blocks, so they do not depend on the thread count.
+// of the blocks, so they do not depend on the thread count. What has norms is three ops: one for the squares, one that
+// applies them, and one for both; their loops are the same, so two give the bits of one.
 
 #include "bonfire/ops/optimizer_update.h"
 
@@ -33,6 +34,9 @@ std::vector<Block> cut(std::span<const GraphValue> tensors) {
   return blocks;
 }
 
+// Which of the three ops: the sums of squares, what is done with them, or both.
+enum class Work { squares, by_squares, both };
+
 // Σ over the tensor's blocks of sums[block * stride], for each of `tensors`.
 template <class Result>
 void add_up(const std::vector<Block>& blocks, const double* sums, size_t stride, std::span<Result> totals) {
@@ -48,53 +52,81 @@ struct Slices {
   using Acc = Compute<T>;
   const T *parameter, *gradient;
   const Acc *state0 = nullptr, *state1 = nullptr;
-  T* new_parameter;
+  T* new_parameter = nullptr;  // of update_squares none
   Acc *new_state0 = nullptr, *new_state1 = nullptr;
 };
 
-template <class T, OptimizerRule rule, bool nesterov>
+template <class T, OptimizerRule rule, bool nesterov, Work work>
 class Update {
  public:
   using Acc = Compute<T>;
   static constexpr int kStates = state_count(rule);
+  static constexpr bool kMeasures = has_trust_ratio(rule) && work != Work::by_squares;
 
   explicit Update(const GraphNode& node)
       : count_(static_cast<size_t>(node.attributes.integer("parameters"))),
         blocks_(cut(std::span(node.inputs).subspan(kNumbers + 1, count_))),
-        all_counts_(static_cast<size_t>(node.outputs[0].shape[0])) {
+        all_counts_(static_cast<size_t>(node.inputs[kNumbers].spec().shape[0])) {
     std::ranges::copy(node.attributes.list("places"), std::back_inserter(places_));
   }
 
-  // Two sums per block and two norms per tensor.
-  size_t workspace_bytes() const { return has_trust_ratio(rule) ? (blocks_.size() + count_) * 2 * sizeof(double) : 0; }
+  // Two sums per block; two per tensor where they are not the result.
+  size_t workspace_bytes() const {
+    return kMeasures ? (blocks_.size() + (work == Work::both ? count_ : 0)) * 2 * sizeof(double) : 0;
+  }
 
   void operator()(const Run& run) const {
     const std::vector<OptimizerStep<Acc>> steps = steps_of(run);
-    double* norms = nullptr;
-    if constexpr (has_trust_ratio(rule)) {
-      double* sums = static_cast<double*>(run.workspace);
-      norms = sums + 2 * blocks_.size();
-      for_blocks(run, [&](size_t b) {
-        const OptimizerStep<Acc> s = steps[blocks_[b].tensor];  // a copy: nothing that is written can be part of it
-        measure(s, slices(run, blocks_[b]), blocks_[b].count, sums + 2 * b);
-      });
-      add_up<double>(blocks_, sums, 2, {norms, count_});
-      add_up<double>(blocks_, sums + 1, 2, {norms + count_, count_});
-    }
-    for_blocks(run, [&](size_t b) {
-      const OptimizerStep<Acc> s = steps[blocks_[b].tensor];
-      Acc ratio = 1;
-      if constexpr (has_trust_ratio(rule)) {
-        Acc own = static_cast<Acc>(std::sqrt(norms[blocks_[b].tensor]));
-        Acc other = static_cast<Acc>(std::sqrt(norms[count_ + blocks_[b].tensor]));
-        ratio = rule == OptimizerRule::lars ? lars_ratio(s, own, other) : lamb_ratio(own, other);
+    if constexpr (work == Work::squares) {
+      measure(run, steps, run.output<double>(0));
+    } else {
+      const double* squares = nullptr;  // [2, count_]
+      if constexpr (kMeasures) {
+        double* own = static_cast<double*>(run.workspace) + 2 * blocks_.size();
+        measure(run, steps, own);
+        squares = own;
+      } else if constexpr (has_trust_ratio(rule)) {
+        squares = run.input<double>(kNumbers + 1 + (2 + size_t{kStates}) * count_);
       }
-      sweep(s, ratio, slices(run, blocks_[b]), blocks_[b].count);
-    });
-    count(run);
+      apply(run, steps, squares);
+      count(run);
+    }
   }
 
  private:
+  void measure(const Run& run, const std::vector<OptimizerStep<Acc>>& steps, double* squares) const {
+    double* sums = static_cast<double*>(run.workspace);
+    for_blocks(run, [&](size_t b) {
+      const OptimizerStep<Acc> s = steps[blocks_[b].tensor];  // a copy: nothing that is written can be part of it
+      Slices<T> x = slices(run, blocks_[b]);
+      if constexpr (work == Work::squares && rule == OptimizerRule::lamb) {  // the moved moments are not kept
+        Acc moments[2][kBlock];
+        x.new_state0 = moments[0];
+        x.new_state1 = moments[1];
+        measure(s, x, blocks_[b].count, sums + 2 * b);
+      } else {
+        measure(s, x, blocks_[b].count, sums + 2 * b);
+      }
+    });
+    add_up<double>(blocks_, sums, 2, {squares, count_});
+    add_up<double>(blocks_, sums + 1, 2, {squares + count_, count_});
+  }
+
+  void apply(const Run& run, const std::vector<OptimizerStep<Acc>>& steps, const double* squares) const {
+    for_blocks(run, [&](size_t b) {
+      const OptimizerStep<Acc> s = steps[blocks_[b].tensor];
+      const Slices<T> x = slices(run, blocks_[b]);
+      Acc ratio = 1;
+      if constexpr (has_trust_ratio(rule)) {
+        Acc own = static_cast<Acc>(std::sqrt(squares[blocks_[b].tensor]));
+        Acc other = static_cast<Acc>(std::sqrt(squares[count_ + blocks_[b].tensor]));
+        ratio = rule == OptimizerRule::lars ? lars_ratio(s, own, other) : lamb_ratio(own, other);
+      }
+      if constexpr (rule == OptimizerRule::lamb && !kMeasures) move_moments(s, x, blocks_[b].count);
+      sweep(s, ratio, x, blocks_[b].count);
+    });
+  }
+
   // Of each parameter. Mostly all have the same count, and powers take longer than a small sweep.
   std::vector<OptimizerStep<Acc>> steps_of(const Run& run) const {
     auto number = [&](size_t i) { return *run.input<double>(i); };
@@ -127,31 +159,30 @@ class Update {
 
   Slices<T> slices(const Run& run, const Block& block) const {
     const size_t input = kNumbers + 1 + block.tensor, output = 1 + block.tensor;
-    Slices<T> s{.parameter = run.input<T>(input) + block.begin,
-                .gradient = run.input<T>(input + count_) + block.begin,
-                .new_parameter = run.output<T>(output) + block.begin};
-    if constexpr (kStates > 0) {
-      s.state0 = run.input<Acc>(input + 2 * count_) + block.begin;
-      s.new_state0 = run.output<Acc>(output + count_) + block.begin;
-    }
-    if constexpr (kStates > 1) {
-      s.state1 = run.input<Acc>(input + 3 * count_) + block.begin;
-      s.new_state1 = run.output<Acc>(output + 2 * count_) + block.begin;
+    Slices<T> s{.parameter = run.input<T>(input) + block.begin, .gradient = run.input<T>(input + count_) + block.begin};
+    if constexpr (kStates > 0) s.state0 = run.input<Acc>(input + 2 * count_) + block.begin;
+    if constexpr (kStates > 1) s.state1 = run.input<Acc>(input + 3 * count_) + block.begin;
+    if constexpr (work != Work::squares) {
+      s.new_parameter = run.output<T>(output) + block.begin;
+      if constexpr (kStates > 0) s.new_state0 = run.output<Acc>(output + count_) + block.begin;
+      if constexpr (kStates > 1) s.new_state1 = run.output<Acc>(output + 2 * count_) + block.begin;
     }
     return s;
   }
 
+  static void move_moments(const OptimizerStep<Acc>& s, const Slices<T>& x, int64_t count) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      Acc mean = x.state0[i], square = x.state1[i];
+      update_moments(s, static_cast<Acc>(x.gradient[i]), mean, square);
+      x.new_state0[i] = mean;
+      x.new_state1[i] = square;
+    }
+  }
+
   // The squares of a block for the trust ratio; LAMB's moments are updated on the way.
   static void measure(const OptimizerStep<Acc>& s, const Slices<T>& x, int64_t count, double* sums) {
-    if constexpr (rule == OptimizerRule::lamb) {
-#pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) {
-        Acc mean = x.state0[i], square = x.state1[i];
-        update_moments(s, static_cast<Acc>(x.gradient[i]), mean, square);
-        x.new_state0[i] = mean;
-        x.new_state1[i] = square;
-      }
-    }
+    if constexpr (rule == OptimizerRule::lamb) move_moments(s, x, count);
     auto direction = [&](int64_t i) {
       if constexpr (rule == OptimizerRule::lamb)
         return lamb_direction(s, static_cast<Acc>(x.parameter[i]), x.new_state0[i], x.new_state1[i]);
@@ -190,15 +221,15 @@ class Update {
 };
 
 // A parameter, its gradient and its states are taken as the parameter lies: the order of elements does not matter.
-Candidate candidate_for(const KernelRequest& request) {
+Candidate candidate_for(const KernelRequest& request, Work work, size_t states) {
   Candidate candidate = row_major_candidate(request, "sweep");
   const auto n = static_cast<size_t>(request.node.attributes.integer("parameters"));
-  candidate.in_place.emplace_back(0, static_cast<int>(kNumbers));
-  for (size_t i = 0; i < request.node.inputs.size() - kNumbers - 1; ++i) {
+  if (work != Work::squares) candidate.in_place.emplace_back(0, static_cast<int>(kNumbers));
+  for (size_t i = 0; i < (2 + states) * n; ++i) {
     const Layout& layout = request.arriving[kNumbers + 1 + i % n];
     const size_t input = kNumbers + 1 + i;
     if (layout.block == 0) candidate.input_layouts[input] = layout;
-    if (i >= n && i < 2 * n) continue;  // gradients stay
+    if (work == Work::squares || (i >= n && i < 2 * n)) continue;  // gradients stay
     const size_t output = 1 + (i < n ? i : i - n);
     candidate.output_layouts[output] = candidate.input_layouts[input];
     candidate.in_place.emplace_back(static_cast<int>(output), static_cast<int>(input));
@@ -206,64 +237,95 @@ Candidate candidate_for(const KernelRequest& request) {
   return candidate;
 }
 
-template <class T, OptimizerRule rule, bool nesterov = false>
+template <class T, Work work, OptimizerRule rule, bool nesterov = false>
 std::vector<Candidate> update_candidates(const KernelRequest& request) {
-  Candidate candidate = candidate_for(request);
-  Update<T, rule, nesterov> update(request.node);
+  Candidate candidate = candidate_for(request, work, size_t{state_count(rule)});
+  Update<T, rule, nesterov, work> update(request.node);
   candidate.workspace_bytes = update.workspace_bytes();
   candidate.build = [update = std::move(update)] {
-    return std::make_unique<FunctionKernel<Update<T, rule, nesterov>>>(update);
+    return std::make_unique<FunctionKernel<Update<T, rule, nesterov, work>>>(update);
   };
   std::vector<Candidate> list;
   list.push_back(std::move(candidate));
   return list;
 }
 
+using Rule = OptimizerRule;
+Rule rule_of(const KernelRequest& request) { return static_cast<Rule>(request.node.attributes.integer("rule")); }
+DType type_of(const KernelRequest& request) { return request.node.inputs[kNumbers + 1].spec().dtype; }
+
 std::vector<Candidate> optimizer_update_candidates(const KernelRequest& request) {
-  using Rule = OptimizerRule;
-  const Attributes& attributes = request.node.attributes;
-  return for_floating(request.node.inputs[kNumbers + 1].spec().dtype, [&](auto tag) -> std::vector<Candidate> {
+  return for_floating(type_of(request), [&](auto tag) -> std::vector<Candidate> {
     using T = typename decltype(tag)::type;
-    switch (static_cast<Rule>(attributes.integer("rule"))) {
-      case Rule::sgd: return update_candidates<T, Rule::sgd>(request);
+    constexpr Work kBoth = Work::both;
+    switch (rule_of(request)) {
+      case Rule::sgd: return update_candidates<T, kBoth, Rule::sgd>(request);
       case Rule::momentum:
-        return attributes.flag("nesterov") ? update_candidates<T, Rule::momentum, true>(request)
-                                           : update_candidates<T, Rule::momentum>(request);
-      case Rule::adagrad: return update_candidates<T, Rule::adagrad>(request);
-      case Rule::adam: return update_candidates<T, Rule::adam>(request);
-      case Rule::adamw: return update_candidates<T, Rule::adamw>(request);
-      case Rule::lars: return update_candidates<T, Rule::lars>(request);
-      case Rule::lamb: return update_candidates<T, Rule::lamb>(request);
+        return request.node.attributes.flag("nesterov") ? update_candidates<T, kBoth, Rule::momentum, true>(request)
+                                                        : update_candidates<T, kBoth, Rule::momentum>(request);
+      case Rule::adagrad: return update_candidates<T, kBoth, Rule::adagrad>(request);
+      case Rule::adam: return update_candidates<T, kBoth, Rule::adam>(request);
+      case Rule::adamw: return update_candidates<T, kBoth, Rule::adamw>(request);
+      case Rule::lars: return update_candidates<T, kBoth, Rule::lars>(request);
+      case Rule::lamb: return update_candidates<T, kBoth, Rule::lamb>(request);
     }
     return {};
   });
 }
 
+// Of update_squares and optimizer_update_by_squares, which only rules with a trust ratio have.
+template <Work work>
+std::vector<Candidate> trust_ratio_candidates(const KernelRequest& request) {
+  return for_floating(type_of(request), [&](auto tag) -> std::vector<Candidate> {
+    using T = typename decltype(tag)::type;
+    return rule_of(request) == Rule::lars ? update_candidates<T, work, Rule::lars>(request)
+                                          : update_candidates<T, work, Rule::lamb>(request);
+  });
+}
+
 // ---- clip_gradients ----
 
+template <Work work>
 class Clip {
  public:
-  explicit Clip(const GraphNode& node) : blocks_(cut(std::span(node.inputs).subspan(1))) {
-    for (const GraphValue& input : node.inputs) types_.push_back(input.spec().dtype);
+  // Of the inputs; max_norm is input 0, and the squares, where they are given, input 1.
+  static constexpr size_t kFirst = work == Work::squares ? 0 : work == Work::both ? 1 : 2;
+
+  explicit Clip(const GraphNode& node) : blocks_(cut(std::span(node.inputs).subspan(kFirst))) {
+    for (const GraphValue& gradient : std::span(node.inputs).subspan(kFirst)) types_.push_back(gradient.spec().dtype);
     wide_ = node.outputs[0].dtype == DType::f64;
   }
 
-  size_t workspace_bytes() const { return blocks_.size() * sizeof(double); }
+  size_t workspace_bytes() const { return work == Work::by_squares ? 0 : blocks_.size() * sizeof(double); }
 
   void operator()(const Run& run) const {
+    if constexpr (work == Work::squares)
+      *run.output<double>(0) = measure(run);
+    else
+      clip(run, work == Work::both ? measure(run) : *run.input<double>(1));
+  }
+
+ private:
+  double measure(const Run& run) const {
     double* sums = static_cast<double*>(run.workspace);
-    for_blocks(run, [&](size_t b, const auto* from, auto*) {
-      using Acc = Compute<std::remove_const_t<std::remove_reference_t<decltype(*from)>>>;
-      sums[b] = static_cast<double>(row_sum<Acc>(blocks_[b].count, [&](int64_t i) {
-        Acc value = static_cast<Acc>(from[i]);
+    for_blocks(run, [&]<class T>(size_t b, TypeTag<T>) {
+      const T* from = run.input<T>(kFirst + blocks_[b].tensor) + blocks_[b].begin;
+      sums[b] = static_cast<double>(row_sum<Compute<T>>(blocks_[b].count, [&](int64_t i) {
+        auto value = static_cast<Compute<T>>(from[i]);
         return value * value;
       }));
     });
     double total = 0;
     for (size_t b = 0; b < blocks_.size(); ++b) total += sums[b];
-    const double norm = std::sqrt(total), wanted = *run.input<double>(0) / (norm + 1e-6);
+    return total;
+  }
+
+  void clip(const Run& run, double squares) const {
+    const double norm = std::sqrt(squares), wanted = *run.input<double>(0) / (norm + 1e-6);
     const double factor = wanted > 1 ? 1 : wanted;  // NaN stays
-    for_blocks(run, [&](size_t b, const auto* from, auto* to) {
+    for_blocks(run, [&]<class T>(size_t b, TypeTag<T>) {
+      const T* from = run.input<T>(kFirst + blocks_[b].tensor) + blocks_[b].begin;
+      T* to = run.output<T>(1 + blocks_[b].tensor) + blocks_[b].begin;
       if (factor != 1 || from != to) scale(from, factor, to, blocks_[b].count);
     });
     if (wide_)
@@ -272,7 +334,6 @@ class Clip {
       *run.output<float>(0) = static_cast<float>(norm);
   }
 
- private:
   template <class T>
   static void scale(const T* from, double factor, T* to, int64_t count) {
     const auto f = static_cast<Compute<T>>(factor);
@@ -280,40 +341,39 @@ class Clip {
     for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(static_cast<Compute<T>>(from[i]) * f);
   }
 
-  // Calls body(block, first element of the gradient, first element of the result).
+  // Calls body(block, the tag of its gradient's type).
   template <class Body>
   void for_blocks(const Run& run, const Body& body) const {
     run.threads->parallel_for(static_cast<int64_t>(blocks_.size()), kGrain, [&](int64_t begin, int64_t end) {
       for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
-        const Block& block = blocks_[b];
-        const size_t at = 1 + block.tensor;
-        auto call = [&](auto tag) {
-          using T = typename decltype(tag)::type;
-          body(b, run.input<T>(at) + block.begin, run.output<T>(at) + block.begin);
-        };
-        if (types_[at] == DType::f32) call(TypeTag<float>{});
-        if (types_[at] == DType::f64) call(TypeTag<double>{});
-        if (types_[at] == DType::bf16) call(TypeTag<bfloat16>{});
+        const DType type = types_[blocks_[b].tensor];
+        if (type == DType::f32) body(b, TypeTag<float>{});
+        if (type == DType::f64) body(b, TypeTag<double>{});
+        if (type == DType::bf16) body(b, TypeTag<bfloat16>{});
       }
     });
   }
 
   std::vector<Block> blocks_;
-  std::vector<DType> types_;  // of the inputs
+  std::vector<DType> types_;  // of the gradients
   bool wide_;
 };
 
-std::vector<Candidate> clip_gradients_candidates(const KernelRequest& request) {
+template <Work work>
+std::vector<Candidate> clip_candidates(const KernelRequest& request) {
   for (const GraphValue& input : request.node.inputs)
     if (input.spec().dtype == DType::f16) return {};
-  Clip clip(request.node);
+  Clip<work> clip(request.node);
   Candidate candidate = row_major_candidate(request, "sweep");
   candidate.workspace_bytes = clip.workspace_bytes();
-  for (size_t i = 1; i < request.node.inputs.size(); ++i) {
-    if (request.arriving[i].block == 0) candidate.input_layouts[i] = candidate.output_layouts[i] = request.arriving[i];
-    candidate.in_place.emplace_back(static_cast<int>(i), static_cast<int>(i));
+  for (size_t i = Clip<work>::kFirst; i < request.node.inputs.size(); ++i) {
+    if (request.arriving[i].block == 0) candidate.input_layouts[i] = request.arriving[i];
+    if (work == Work::squares) continue;
+    const size_t output = 1 + i - Clip<work>::kFirst;
+    candidate.output_layouts[output] = candidate.input_layouts[i];
+    candidate.in_place.emplace_back(static_cast<int>(output), static_cast<int>(i));
   }
-  candidate.build = [clip = std::move(clip)] { return std::make_unique<FunctionKernel<Clip>>(clip); };
+  candidate.build = [clip = std::move(clip)] { return std::make_unique<FunctionKernel<Clip<work>>>(clip); };
   std::vector<Candidate> list;
   list.push_back(std::move(candidate));
   return list;
@@ -322,6 +382,10 @@ std::vector<Candidate> clip_gradients_candidates(const KernelRequest& request) {
 }  // namespace
 
 BONFIRE_CPU_KERNELS(optimizer_update, {"optimizer_update", optimizer_update_candidates},
-                    {"clip_gradients", clip_gradients_candidates})
+                    {"update_squares", trust_ratio_candidates<Work::squares>},
+                    {"optimizer_update_by_squares", trust_ratio_candidates<Work::by_squares>},
+                    {"clip_gradients", clip_candidates<Work::both>},
+                    {"gradient_squares", clip_candidates<Work::squares>},
+                    {"clip_gradients_by_squares", clip_candidates<Work::by_squares>})
 
 }  // namespace bonfire::cpu

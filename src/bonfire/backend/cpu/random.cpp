@@ -7,11 +7,12 @@ namespace bonfire::cpu {
 namespace {
 
 struct RandomNode {
-  int64_t count;
+  RandomPlaces places;
   uint64_t number;
 
   explicit RandomNode(const GraphNode& node)
-      : count(node.outputs[0].shape.count()), number(static_cast<uint64_t>(node.attributes.integer("number"))) {}
+      : places(RandomPlaces::of(node.outputs[0].shape, node.attributes)),
+        number(static_cast<uint64_t>(node.attributes.integer("number"))) {}
 };
 
 std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
@@ -20,7 +21,7 @@ std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
     return one_candidate(request, [node = RandomNode(request.node)](const Run& run) {
       const uint64_t* key = run.input<uint64_t>(0);  // seed, step
       T* out = run.output<T>();
-      for_each_uniform(key[0], random_stream(key[1], node.number), node.count, *run.threads,
+      for_each_uniform(key[0], random_stream(key[1], node.number), node.places, 0, 1, *run.threads,
                        [out](int64_t begin, int64_t end, const float* numbers) {
                          for (int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(numbers[i - begin]);
                        });
@@ -34,9 +35,9 @@ std::vector<Candidate> normal_candidates(const KernelRequest& request) {
     return one_candidate(request, [node = RandomNode(request.node)](const Run& run) {
       const uint64_t* key = run.input<uint64_t>(0);  // seed, step
       T* out = run.output<T>();
-      run.threads->parallel_for(node.count, 1024, [&](int64_t begin, int64_t end) {
+      run.threads->parallel_for(node.places.count, 1024, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
-          out[i] = static_cast<T>(normal_at(key[0], random_stream(key[1], node.number), static_cast<uint64_t>(i)));
+          out[i] = static_cast<T>(normal_at(key[0], random_stream(key[1], node.number), node.places.at(i, 0, 1)));
       });
     });
   });

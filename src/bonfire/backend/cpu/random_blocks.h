@@ -8,6 +8,7 @@
 #include "bonfire/backend/cpu/every_instruction_set.h"
 #include "bonfire/base/random.h"
 #include "bonfire/base/thread_pool.h"
+#include "bonfire/ops/random_places.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -96,35 +97,36 @@ inline const float* uniform_run(uint64_t seed, uint64_t stream, uint64_t first, 
   return memory + skipped;
 }
 
-// Calls body(begin, end, numbers) on ranges of at most kRandomChunk that cover [0, count): numbers[i] belongs to
-// element begin + i. On all threads.
-template <class Body>
-void for_each_uniform(uint64_t seed, uint64_t stream, int64_t count, ThreadPool& threads, const Body& body) {
-  int64_t chunks = (count + kRandomChunk - 1) / kRandomChunk;
-  threads.parallel_for(chunks, 16, [&](int64_t first, int64_t last) {
-    for (int64_t chunk = first; chunk < last; ++chunk) {
-      float numbers[kRandomChunk];
-      int64_t begin = chunk * kRandomChunk;
-      uniform_blocks(seed, stream, static_cast<uint64_t>(begin) / 4, kRandomChunk / 4, numbers);
-      body(begin, std::min(begin + kRandomChunk, count), numbers);
-    }
-  });
+// The same of every step-th number from `first` on.
+inline const float* uniform_run(uint64_t seed, uint64_t stream, uint64_t first, uint64_t step, int64_t count,
+                                float* memory) {
+  if (step == 1) return uniform_run(seed, stream, first, count, memory);
+  for (int64_t i = 0; i < count; ++i) memory[i] = uniform_at(seed, stream, first + static_cast<uint64_t>(i) * step);
+  return memory;
 }
 
-// The same for `rows` rows that are every world-th of a batch, from `rank` on: numbers are those of the whole batch.
+// Calls body(begin, end, numbers) on ranges of at most kRandomChunk that cover all elements: numbers[i] belongs to
+// element begin + i. On all threads. Rank and world: see RandomPlaces.
 template <class Body>
-void for_each_uniform_of_rows(uint64_t seed, uint64_t stream, uint64_t rank, uint64_t world, int64_t rows,
-                              int64_t count, ThreadPool& threads, const Body& body) {
-  if (count == 0) return;
-  const int64_t size = count / rows, chunks = (size + kRandomChunk - 1) / kRandomChunk;  // of a row
-  threads.parallel_for(rows * chunks, 16, [&](int64_t first, int64_t last) {
+void for_each_uniform(uint64_t seed, uint64_t stream, const RandomPlaces& places, uint64_t rank, uint64_t world,
+                      ThreadPool& threads, const Body& body) {
+  if (places.count == 0) return;
+  const bool one_run = places.contiguous && world == 1;
+  const int64_t size = one_run ? places.count : places.extent[places.dimensions - 1];  // of a run
+  const uint64_t step = one_run ? 1 : places.last_step(world);
+  const int64_t chunks = (size + kRandomChunk - 1) / kRandomChunk;
+  threads.parallel_for(places.count / size * chunks, 16, [&](int64_t first, int64_t last) {
     for (int64_t chunk = first; chunk < last; ++chunk) {
       float memory[kRandomChunk + 6];
-      const int64_t row = chunk / chunks, begin = chunk % chunks * kRandomChunk;
+      const int64_t run = chunk / chunks * size, begin = chunk % chunks * kRandomChunk;
       const int64_t length = std::min(kRandomChunk, size - begin);
-      const uint64_t place = (static_cast<uint64_t>(row) * world + rank) * static_cast<uint64_t>(size);
-      const float* numbers = uniform_run(seed, stream, place + static_cast<uint64_t>(begin), length, memory);
-      body(row * size + begin, row * size + begin + length, numbers);
+      const uint64_t place = places.at(run, rank, world) + static_cast<uint64_t>(begin) * step;
+      const float* numbers = memory;
+      if (step == 1 && place % 4 == 0 && length == kRandomChunk)  // of a length that the compiler knows
+        uniform_blocks(seed, stream, place / 4, kRandomChunk / 4, memory);
+      else
+        numbers = uniform_run(seed, stream, place, step, length, memory);
+      body(run + begin, run + begin + length, numbers);
     }
   });
 }

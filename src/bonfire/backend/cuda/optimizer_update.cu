@@ -1,5 +1,6 @@
-// Optimizer updates and gradient clipping: one sweep over all tensors of a node. Their addresses travel as the kernel's
-// argument, and a block finds its tensor by its number. Norms are summed per block, then in the order of the blocks.
+// Optimizer updates: one sweep over all tensors of a node. Their addresses travel as the kernel's argument, and a block
+// finds its tensor by its number. Squares are summed per block, then in the order of the blocks. What has norms is
+// three ops: one for the squares, one that applies them, and one for both.
 #include <algorithm>
 #include <vector>
 
@@ -18,6 +19,9 @@ constexpr int kBlock = 2048;    // elements of a block
 constexpr int kTensors = 192;   // of one launch: the argument must stay under 32 KiB
 constexpr size_t kNumbers = 5;  // inputs before the counts: lr, weight_decay, first, second, eps
 constexpr int kMostStates = 2;
+
+// Which of the three ops: the sums of squares, what is done with them, or both.
+enum class Work { squares, by_squares, both };
 
 // A run of tensors and the blocks they are cut into.
 struct Cut {
@@ -78,8 +82,8 @@ __device__ inline OptimizerStep<Acc> shared_step(const Numbers& numbers, int pla
   return step;
 }
 
-// The squares for the trust ratio of each block; LAMB's moments are updated on the way.
-template <class T, OptimizerRule rule>
+// The squares for the trust ratio of each block; LAMB's moments are updated on the way, and kept where they are wanted.
+template <class T, OptimizerRule rule, Work work>
 __global__ void __launch_bounds__(kThreads)
     measure(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, double* sums) {
   using Acc = Compute<T>;
@@ -92,8 +96,10 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (rule == OptimizerRule::lamb) {
       Acc mean = t.state[0][i][e], square = t.state[1][i][e];
       update_moments(s, direction, mean, square);
-      t.new_state[0][i][e] = mean;
-      t.new_state[1][i][e] = square;
+      if constexpr (work == Work::both) {
+        t.new_state[0][i][e] = mean;
+        t.new_state[1][i][e] = square;
+      }
       direction = lamb_direction(s, parameter, mean, square);
     }
     own += static_cast<double>(parameter) * static_cast<double>(parameter);
@@ -106,8 +112,17 @@ __global__ void __launch_bounds__(kThreads)
   sums[2 * blockIdx.x + 1] = other;
 }
 
-// norms[2 tensor + which] = √Σ over the tensor's blocks.
-__global__ void __launch_bounds__(kThreads) add_up(const __grid_constant__ Cut cut, const double* sums, double* norms) {
+// The squares [2, row] of tensors side by side, from the first of a part on.
+template <class Number>
+struct Squares {
+  Number* first = nullptr;
+  int64_t row = 0;
+  __device__ Number& operator()(int which, int tensor) const { return first[which * row + tensor]; }
+};
+
+// Σ over the tensor's blocks.
+__global__ void __launch_bounds__(kThreads)
+    add_up(const __grid_constant__ Cut cut, const double* sums, Squares<double> squares) {
   int tensor = static_cast<int>(blockIdx.x);
   for (int which = 0; which < 2; ++which) {
     double sum = 0;
@@ -115,13 +130,13 @@ __global__ void __launch_bounds__(kThreads) add_up(const __grid_constant__ Cut c
          b += kThreads)
       sum += sums[2 * b + which];
     sum = sum_block<kThreads>(sum);
-    if (threadIdx.x == 0) norms[2 * tensor + which] = ::sqrt(sum);
+    if (threadIdx.x == 0) squares(which, tensor) = sum;
   }
 }
 
-template <class T, OptimizerRule rule, bool nesterov>
-__global__ void __launch_bounds__(kThreads)
-    sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, const double* norms) {
+template <class T, OptimizerRule rule, bool nesterov, Work work>
+__global__ void __launch_bounds__(kThreads) sweep(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t,
+                                                  Numbers numbers, Squares<const double> squares) {
   using Acc = Compute<T>;
   constexpr int kStates = state_count(rule), kWidth = 4;
   Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
@@ -129,12 +144,13 @@ __global__ void __launch_bounds__(kThreads)
   OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers, cut.place[i]);
   Acc ratio = 1;
   if constexpr (has_trust_ratio(rule)) {
-    Acc own = static_cast<Acc>(norms[2 * i]), other = static_cast<Acc>(norms[2 * i + 1]);
+    Acc own = static_cast<Acc>(::sqrt(squares(0, i))), other = static_cast<Acc>(::sqrt(squares(1, i)));
     ratio = rule == OptimizerRule::lars ? lars_ratio(s, own, other) : lamb_ratio(own, other);
   }
-  bool moved = rule == OptimizerRule::lamb;  // states are updated already
-  const Acc* state0 = kStates > 0 ? (moved ? t.new_state[0][i] : t.state[0][i]) : nullptr;
-  const Acc* state1 = kStates > 1 ? (moved ? t.new_state[1][i] : t.state[1][i]) : nullptr;
+  constexpr bool kIsLamb = rule == OptimizerRule::lamb;
+  constexpr bool kMoved = kIsLamb && work == Work::both;  // states are updated already
+  const Acc* state0 = kStates > 0 ? (kMoved ? t.new_state[0][i] : t.state[0][i]) : nullptr;
+  const Acc* state1 = kStates > 1 ? (kMoved ? t.new_state[1][i] : t.state[1][i]) : nullptr;
   // Outputs are mostly the inputs' own memory: a thread reads its elements before it writes them.
   for (int64_t e = piece.begin + static_cast<int64_t>(threadIdx.x) * kWidth; e < piece.end; e += kThreads * kWidth) {
     int n = piece.end - e < kWidth ? static_cast<int>(piece.end - e) : kWidth;
@@ -157,6 +173,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kWidth; ++k) {
       if (k >= n) break;
       Acc value = load(parameter.item[k]);
+      if constexpr (kIsLamb && !kMoved) update_moments(s, load(gradient.item[k]), first.item[k], second.item[k]);
       update_element<rule, nesterov>(s, load(gradient.item[k]), ratio, value, first.item[k], second.item[k]);
       parameter.item[k] = store<T>(value);
     }
@@ -208,27 +225,27 @@ std::vector<int64_t> counts_of(std::span<const GraphValue> values) {
   return counts;
 }
 
-template <class T, OptimizerRule rule, bool nesterov>
+template <class T, OptimizerRule rule, bool nesterov, Work work>
 class Update {
  public:
   using Acc = Compute<T>;
   static constexpr int kStates = state_count(rule);
+  static constexpr bool kMeasures = has_trust_ratio(rule) && work != Work::by_squares;
 
   explicit Update(const GraphNode& node)
       : count_(static_cast<size_t>(node.attributes.integer("parameters"))),
         parts_(parts_of(counts_of(std::span(node.inputs).subspan(kNumbers + 1, count_)))),
-        count_bytes_(node.outputs[0].bytes()) {
+        count_bytes_(node.inputs[kNumbers].spec().bytes()) {
     std::span<const int64_t> places = node.attributes.list("places");
     for (Part& part : parts_)
       for (int i = 0; i < part.cut.tensors; ++i)
         part.cut.place[i] = static_cast<int>(places[part.first + static_cast<size_t>(i)]);
   }
 
-  // Two sums per block and two norms per tensor, of the largest part.
+  // Two sums per block of the largest part; two per tensor where they are not the result.
   size_t workspace_bytes() const {
-    size_t most = 0;
-    for (const Part& part : parts_) most = std::max(most, static_cast<size_t>(part.cut.blocks + part.cut.tensors));
-    return has_trust_ratio(rule) ? most * 2 * sizeof(double) : 0;
+    if (!kMeasures) return 0;
+    return 2 * (most_blocks() + (work == Work::both ? count_ : 0)) * sizeof(double);
   }
 
   void operator()(const Run& run, unsigned* counter) const {
@@ -236,37 +253,59 @@ class Update {
     numbers.counter = counter;
     for (size_t i = 0; i < kNumbers; ++i) numbers.number[i] = run.input<double>(i);
     numbers.updates = run.input<int64_t>(kNumbers);
-    numbers.new_updates = run.output<int64_t>(0);
-    if (numbers.updates != numbers.new_updates)  // those of parameters that are not updated now stay
-      check(
-          cudaMemcpyAsync(numbers.new_updates, numbers.updates, count_bytes_, cudaMemcpyDeviceToDevice, stream_of(run)),
-          "cudaMemcpyAsync");
+    if constexpr (work != Work::squares) {
+      numbers.new_updates = run.output<int64_t>(0);
+      if (numbers.updates != numbers.new_updates)  // those of parameters that are not updated now stay
+        check(cudaMemcpyAsync(numbers.new_updates, numbers.updates, count_bytes_, cudaMemcpyDeviceToDevice,
+                              stream_of(run)),
+              "cudaMemcpyAsync");
+    }
     for (const Part& part : parts_) update(part, numbers, run);
     check(cudaGetLastError(), "optimizer_update");
   }
 
  private:
-  void update(const Part& part, const Numbers& numbers, const Run& run) const {
-    if (part.cut.blocks == 0) return;
+  size_t most_blocks() const {
+    size_t most = 0;
+    for (const Part& part : parts_) most = std::max(most, static_cast<size_t>(part.cut.blocks));
+    return most;
+  }
+
+  Tensors<T> tensors(const Part& part, const Run& run) const {
     Tensors<T> t{};
     for (int i = 0; i < part.cut.tensors; ++i) {
       size_t tensor = part.first + static_cast<size_t>(i), input = kNumbers + 1 + tensor, output = 1 + tensor;
       t.parameter[i] = run.input<T>(input);
       t.gradient[i] = run.input<T>(input + count_);
-      t.new_parameter[i] = run.output<T>(output);
-      for (int s = 0; s < kStates; ++s) {
-        t.state[s][i] = run.input<Acc>(input + (2 + static_cast<size_t>(s)) * count_);
-        t.new_state[s][i] = run.output<Acc>(output + (1 + static_cast<size_t>(s)) * count_);
+      for (int s = 0; s < kStates; ++s) t.state[s][i] = run.input<Acc>(input + (2 + static_cast<size_t>(s)) * count_);
+      if constexpr (work != Work::squares) {
+        t.new_parameter[i] = run.output<T>(output);
+        for (int s = 0; s < kStates; ++s)
+          t.new_state[s][i] = run.output<Acc>(output + (1 + static_cast<size_t>(s)) * count_);
       }
     }
+    return t;
+  }
+
+  void update(const Part& part, const Numbers& numbers, const Run& run) const {
+    if (part.cut.tensors == 0) return;
+    const Tensors<T> t = tensors(part, run);
+    const auto row = static_cast<int64_t>(count_);
     auto blocks = static_cast<unsigned>(part.cut.blocks);
-    double *sums = static_cast<double*>(run.workspace), *norms = nullptr;
-    if constexpr (has_trust_ratio(rule)) {
-      norms = sums + 2 * part.cut.blocks;
-      measure<T, rule><<<blocks, kThreads, 0, stream_of(run)>>>(part.cut, t, numbers, sums);
-      add_up<<<static_cast<unsigned>(part.cut.tensors), kThreads, 0, stream_of(run)>>>(part.cut, sums, norms);
+    Squares<const double> given{nullptr, row};
+    if constexpr (kMeasures) {
+      double* sums = static_cast<double*>(run.workspace);
+      double* squares = work == Work::both ? sums + 2 * most_blocks() : run.output<double>(0);
+      Squares<double> own{squares + part.first, row};
+      if (blocks > 0) measure<T, rule, work><<<blocks, kThreads, 0, stream_of(run)>>>(part.cut, t, numbers, sums);
+      add_up<<<static_cast<unsigned>(part.cut.tensors), kThreads, 0, stream_of(run)>>>(part.cut, sums, own);
+      given.first = own.first;
+    } else if constexpr (has_trust_ratio(rule)) {
+      given.first = run.input<double>(kNumbers + 1 + (2 + size_t{kStates}) * count_) + part.first;
     }
-    sweep<T, rule, nesterov><<<blocks, kThreads, 0, stream_of(run)>>>(part.cut, t, numbers, norms);
+    if constexpr (work != Work::squares)
+      if (blocks > 0)
+        sweep<T, rule, nesterov, work><<<blocks, kThreads, 0, stream_of(run)>>>(part.cut, t, numbers, given);
   }
 
   size_t count_;
@@ -275,15 +314,15 @@ class Update {
 };
 
 // A parameter, its gradient and its states are taken as the parameter lies: the order of elements does not matter.
-Candidate candidate_for(const KernelRequest& request) {
+Candidate candidate_for(const KernelRequest& request, Work work, size_t states) {
   Candidate candidate = row_major_candidate(request, "sweep");
   auto n = static_cast<size_t>(request.node.attributes.integer("parameters"));
-  candidate.in_place.emplace_back(0, static_cast<int>(kNumbers));
-  for (size_t i = 0; i < request.node.inputs.size() - kNumbers - 1; ++i) {
+  if (work != Work::squares) candidate.in_place.emplace_back(0, static_cast<int>(kNumbers));
+  for (size_t i = 0; i < (2 + states) * n; ++i) {
     const Layout& layout = request.arriving[kNumbers + 1 + i % n];
     size_t input = kNumbers + 1 + i;
     if (layout.block == 0) candidate.input_layouts[input] = layout;
-    if (i >= n && i < 2 * n) continue;  // gradients stay
+    if (work == Work::squares || (i >= n && i < 2 * n)) continue;  // gradients stay
     size_t output = 1 + (i < n ? i : i - n);
     candidate.output_layouts[output] = candidate.input_layouts[input];
     candidate.in_place.emplace_back(static_cast<int>(output), static_cast<int>(input));
@@ -291,10 +330,10 @@ Candidate candidate_for(const KernelRequest& request) {
   return candidate;
 }
 
-template <class T, OptimizerRule rule, bool nesterov = false>
+template <class T, Work work, OptimizerRule rule, bool nesterov = false>
 std::vector<Candidate> update_candidates(const KernelRequest& request) {
-  Candidate candidate = candidate_for(request);
-  auto update = std::make_shared<Update<T, rule, nesterov>>(request.node);
+  Candidate candidate = candidate_for(request, work, size_t{state_count(rule)});
+  auto update = std::make_shared<Update<T, rule, nesterov, work>>(request.node);
   candidate.workspace_bytes = update->workspace_bytes();
   build_on_device(candidate, request, [update, device = request.node.device().index] {
     auto counter = std::make_shared<Counters>(device, 1);
@@ -304,29 +343,45 @@ std::vector<Candidate> update_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
+using Rule = OptimizerRule;
+Rule rule_of(const KernelRequest& request) { return static_cast<Rule>(request.node.attributes.integer("rule")); }
+DType type_of(const KernelRequest& request) { return request.node.inputs[kNumbers + 1].spec().dtype; }
+
 std::vector<Candidate> candidates(const KernelRequest& request) {
-  using Rule = OptimizerRule;
-  const Attributes& attributes = request.node.attributes;
-  DType dtype = request.node.inputs[kNumbers + 1].spec().dtype;
-  if (!has_kernels(dtype)) return {};
-  return dispatch_floating(dtype, [&](auto tag) -> std::vector<Candidate> {
+  if (!has_kernels(type_of(request))) return {};
+  return dispatch_floating(type_of(request), [&](auto tag) -> std::vector<Candidate> {
     using T = typename decltype(tag)::type;
-    switch (static_cast<Rule>(attributes.integer("rule"))) {
-      case Rule::sgd: return update_candidates<T, Rule::sgd>(request);
+    constexpr Work kBoth = Work::both;
+    switch (rule_of(request)) {
+      case Rule::sgd: return update_candidates<T, kBoth, Rule::sgd>(request);
       case Rule::momentum:
-        return attributes.flag("nesterov") ? update_candidates<T, Rule::momentum, true>(request)
-                                           : update_candidates<T, Rule::momentum>(request);
-      case Rule::adagrad: return update_candidates<T, Rule::adagrad>(request);
-      case Rule::adam: return update_candidates<T, Rule::adam>(request);
-      case Rule::adamw: return update_candidates<T, Rule::adamw>(request);
-      case Rule::lars: return update_candidates<T, Rule::lars>(request);
-      case Rule::lamb: return update_candidates<T, Rule::lamb>(request);
+        return request.node.attributes.flag("nesterov") ? update_candidates<T, kBoth, Rule::momentum, true>(request)
+                                                        : update_candidates<T, kBoth, Rule::momentum>(request);
+      case Rule::adagrad: return update_candidates<T, kBoth, Rule::adagrad>(request);
+      case Rule::adam: return update_candidates<T, kBoth, Rule::adam>(request);
+      case Rule::adamw: return update_candidates<T, kBoth, Rule::adamw>(request);
+      case Rule::lars: return update_candidates<T, kBoth, Rule::lars>(request);
+      case Rule::lamb: return update_candidates<T, kBoth, Rule::lamb>(request);
     }
     return {};
   });
 }
 
-const bool registered = register_kernel("optimizer_update", DeviceType::cuda, candidates);
+// Of update_squares and optimizer_update_by_squares, which only rules with a trust ratio have.
+template <Work work>
+std::vector<Candidate> trust_ratio_candidates(const KernelRequest& request) {
+  if (!has_kernels(type_of(request))) return {};
+  return dispatch_floating(type_of(request), [&](auto tag) -> std::vector<Candidate> {
+    using T = typename decltype(tag)::type;
+    return rule_of(request) == Rule::lars ? update_candidates<T, work, Rule::lars>(request)
+                                          : update_candidates<T, work, Rule::lamb>(request);
+  });
+}
+
+const bool registered =
+    register_kernel("optimizer_update", DeviceType::cuda, candidates) &&
+    register_kernel("update_squares", DeviceType::cuda, trust_ratio_candidates<Work::squares>) &&
+    register_kernel("optimizer_update_by_squares", DeviceType::cuda, trust_ratio_candidates<Work::by_squares>);
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/numbers.cuh"
 #include "bonfire/base/random.h"
+#include "bonfire/ops/random_places.h"
 
 namespace bonfire::cuda {
 
@@ -10,29 +11,30 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWords = 4;  // of one block of the generator: what a thread computes
 
-// key: seed, step, rank, world. The rows of x are every world-th of a batch, from `rank` on, and draw its numbers.
+// key: seed, step, rank, world.
 template <class T>
-__global__ void __launch_bounds__(kThreads) dropout(const T* x, const uint64_t* key, uint64_t number, float p,
-                                                    Compute<T> scale, int64_t row, int64_t count, T* y) {
+__global__ void __launch_bounds__(kThreads)
+    dropout(const T* x, const uint64_t* key, uint64_t number, float p, Compute<T> scale,
+            const __grid_constant__ RandomPlaces places, T* y) {
   int64_t block = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (block * kWords >= count) return;
+  if (block * kWords >= places.count) return;
   const uint64_t stream = random_stream(key[1], number), rank = key[2], world = key[3];
-  const bool whole = rank == 0 && world == 1;
+  const bool whole = places.contiguous && rank == 0 && world == 1 && places.first_row + places.base == 0;
   RandomBlock words{};
   if (whole) words = philox(key[0], stream, static_cast<uint64_t>(block));
   for (int w = 0; w < kWords; ++w) {
     int64_t i = block * kWords + w;
-    if (i >= count) return;
-    uint64_t place = (static_cast<uint64_t>(i / row) * world + rank) * static_cast<uint64_t>(row) + i % row;
-    float drawn = whole ? uniform_from_bits(words.word[w]) : uniform_at(key[0], stream, place);
+    if (i >= places.count) return;
+    float drawn = whole ? uniform_from_bits(words.word[w]) : uniform_at(key[0], stream, places.at(i, rank, world));
     y[i] = drawn >= p ? store<T>(load(x[i]) * scale) : store<T>(Compute<T>(0));
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) uniform(const uint64_t* key, uint64_t number, int64_t count, T* y) {
+__global__ void __launch_bounds__(kThreads)
+    uniform(const uint64_t* key, uint64_t number, const __grid_constant__ RandomPlaces places, T* y) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) y[i] = store<T>(uniform_at(key[0], random_stream(key[1], number), static_cast<uint64_t>(i)));
+  if (i < places.count) y[i] = store<T>(uniform_at(key[0], random_stream(key[1], number), places.at(i, 0, 1)));
 }
 
 std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
@@ -40,14 +42,14 @@ std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
   if (!has_kernels(y.dtype)) return {};
   double p = request.node.attributes.number("p");
   auto number = static_cast<uint64_t>(request.node.attributes.integer("number"));
-  const int64_t count = y.shape.count(), rows = y.shape.rank() > 0 ? y.shape[0] : 1;
+  const RandomPlaces places = RandomPlaces::of(y.shape, request.node.attributes);
   std::vector<Candidate> list = one_candidate(request, [=, dtype = y.dtype](const Run& run) {
-    if (count == 0) return;
+    if (places.count == 0) return;
     dispatch_floating(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      dropout<T><<<blocks_for(count, kThreads * kWords), kThreads, 0, stream_of(run)>>>(
+      dropout<T><<<blocks_for(places.count, kThreads * kWords), kThreads, 0, stream_of(run)>>>(
           run.input<T>(0), run.input<uint64_t>(1), number, static_cast<float>(p), static_cast<Compute<T>>(1 / (1 - p)),
-          count / rows, count, run.output<T>(0));
+          places, run.output<T>(0));
     });
     check(cudaGetLastError(), "dropout");
   });
@@ -59,12 +61,13 @@ std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
   const TensorSpec& y = request.node.outputs[0];
   if (!has_kernels(y.dtype)) return {};
   auto number = static_cast<uint64_t>(request.node.attributes.integer("number"));
-  return one_candidate(request, [=, dtype = y.dtype, count = y.shape.count()](const Run& run) {
-    if (count == 0) return;
+  const RandomPlaces places = RandomPlaces::of(y.shape, request.node.attributes);
+  return one_candidate(request, [=, dtype = y.dtype](const Run& run) {
+    if (places.count == 0) return;
     dispatch_floating(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      uniform<T><<<blocks_for(count, kThreads), kThreads, 0, stream_of(run)>>>(run.input<uint64_t>(0), number, count,
-                                                                               run.output<T>(0));
+      uniform<T><<<blocks_for(places.count, kThreads), kThreads, 0, stream_of(run)>>>(run.input<uint64_t>(0), number,
+                                                                                      places, run.output<T>(0));
     });
     check(cudaGetLastError(), "uniform_random");
   });
