@@ -1,5 +1,6 @@
 #pragma once
-// When ranks that train on their own meet: local SGD's counting, without the communication (gradient_reduction.cpp has that).
+// When ranks that train on their own meet: local SGD's counting, without the communication (gradient_reduction.cpp has
+// that).
 
 #include <cstdint>
 #include <optional>
