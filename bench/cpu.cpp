@@ -132,7 +132,7 @@ const std::vector<Case>& cases() {
 
 Work make_work(const std::string& name, const std::string& dtype, int64_t batch) {
   manual_seed(1);
-  passes::current_options().use_amp = dtype == "bf16";
+  use_mixed_precision(dtype == "bf16");
   if (name == "matmul") return matmul_work(dtype == "bf16" ? DType::bf16 : DType::f32);
   for (const Case& one : cases())
     if (one.name == name) return one.make(batch);
@@ -380,7 +380,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
     if (arguments.size() == 4 && arguments[0].starts_with("--serve")) {
-      passes::current_options().fast_math = arguments[0] == "--serve-fast";
+      StepContext::current().options.fast_math = arguments[0] == "--serve-fast";
       return serve(arguments[1], arguments[2], std::stoll(arguments[3]));
     }
     if (arguments.size() == 4 && arguments[0] == "--memory")

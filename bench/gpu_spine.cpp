@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
           {"step_ms", r.step}, {"launch_us", r.launch * 1e3}, {"first_loss", r.first_loss}, {"last_loss", r.last_loss}};
     };
     for (bool amp : {true, false}) {
-      passes::current_options().use_amp = amp;
+      use_mixed_precision(amp);
       std::string type = amp ? "bf16" : "f32";
       run("mnist_cnn batch 64 " + type, [&] { return measure(models::mnist_cnn(), 64, 0.01, place); });
       run("resnet18_small batch 256 " + type,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/mixed_precision.h"
 #include "bonfire/models/lstm_classifier.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/train/step_profile.h"
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
     train::ProfileOptions options;
     bench::read_flags("bench_plan", arguments, {{"--dtype", &dtype}, {"--batch", &batch}, {"--steps", &options.steps}});
     bench::check_dtype("bench_plan", dtype);
-    passes::current_options().use_amp = dtype == "bf16";
+    use_mixed_precision(dtype == "bf16");
     std::string text = train::to_string(train::profile_step(subject_of(name, batch), options));
     std::printf("%s%s\n", text.c_str(), name.c_str());
   } catch (const Error& error) {

@@ -65,7 +65,7 @@ double accuracy(const models::MnistCnn& model, data::DataLoader& test) {
 
 void run(const Settings& settings) {
   Device place = settings.place.empty() ? default_device() : parse_device(settings.place);
-  passes::current_options().use_amp = settings.amp;
+  use_mixed_precision(settings.amp);
   manual_seed(settings.seed);
 
   data::DataLoader train(data::load_mnist(settings.data, data::Split::train),

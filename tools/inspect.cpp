@@ -3,7 +3,8 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/graph.h"
-#include "bonfire/passes/pass.h"
+#include "bonfire/graph/step_context.h"
+
 #include "bonfire/train/config.h"
 #include "bonfire/train/describe.h"
 #include "bonfire/train/model_table.h"
@@ -22,7 +23,7 @@ struct InspectWanted {
 };
 
 train::StepSubject subject_of(const train::Config& config, int64_t batch) {
-  passes::Options& options = passes::current_options();
+  passes::Options& options = StepContext::current().options;
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;

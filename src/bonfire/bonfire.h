@@ -15,6 +15,7 @@
 #include "bonfire/data/text.h"
 #include "bonfire/data/transforms.h"
 #include "bonfire/graph/graph.h"
+#include "bonfire/graph/mixed_precision.h"
 #include "bonfire/graph/op.h"
 #include "bonfire/graph/tensor.h"
 #include "bonfire/graph/trace.h"

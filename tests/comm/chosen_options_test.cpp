@@ -40,13 +40,13 @@ size_t all_reduces(const DistributedStrategy& strategy) {
 
 TEST(ChosenOptions, ADefaultStrategyLeavesMixedPrecisionOn) {
   expect_all_fine(run_ranks(Backend::shm, 2, [](Rank& rank) {
-    passes::current_options().use_amp = true;  // by the program
+    use_mixed_precision(true);  // by the program
     fleet::join(rank.group);
     require(computes_in_bf16({}), "a default strategy turned mixed precision off");
     require(computes_in_bf16({.fuse_all_reduce_ops = false}), "a strategy that says nothing of it turned it off");
     require(!computes_in_bf16({.use_amp = false}), "use_amp = false did not turn mixed precision off");
     fleet::leave();
-    require(passes::current_options().use_amp, "the program's own choice is not back after the job");
+    require(StepContext::current().options.use_amp, "the program's own choice is not back after the job");
   }));
 }
 
@@ -60,7 +60,7 @@ TEST(ChosenOptions, ADefaultStrategyLeavesWhatAnEarlierOneChose) {
     fleet::distributed_optimizer(optim::SGD(nn::Linear({.in = 2, .out = 2}).parameters(), {.lr = 0.1}),
                                  {.fuse_bn_act_ops = false, .sync_batch_norm = true});
     fleet::distributed_optimizer(optim::SGD(nn::Linear({.in = 2, .out = 2}).parameters(), {.lr = 0.1}));
-    const passes::Options& now = passes::current_options();
+    const passes::Options& now = StepContext::current().options;
     require(!now.fuse_bn_act_ops && now.sync_batch_norm >= 0, "a default strategy undid an earlier one");
     fleet::leave();
     require(now.fuse_bn_act_ops && now.fuse_all_reduce_ops && now.sync_batch_norm < 0,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -57,6 +58,20 @@ int layer_of(const std::string& path, const std::vector<std::string>& layers) {
   for (size_t i = 0; i < layers.size(); ++i)
     if (path.starts_with("bonfire/" + layers[i] + "/")) return static_cast<int>(i);
   return kUnknown;
+}
+
+// The name of the variable that a line defines at namespace scope (clang-format leaves those in the first column), or
+// for good inside a function, if the program can change it; empty for any other line.
+std::string global_defined_by(const std::string& line) {
+  static const std::regex kept(R"(^\s*(?:(?:static|constinit|inline|thread_local) )+([^(={;]*[ *&>:])(\w+)\s*(?:=|;|\{|\[|, ).*)");
+  static const std::regex at_namespace(R"(^([A-Za-z_][\w:<>, *]*[ *&>])(\w+)(?: = .*|\{.*\}|\[.*\].*|, .*)?;.*)");
+  static const std::regex is_no_variable(R"(\b(?:const|constexpr|using|namespace|return|struct|class|friend|enum|throw|else|extern)\b)");
+  std::smatch found;
+  const bool local = std::regex_match(line, found, kept);
+  if (!local && !std::regex_match(line, found, at_namespace)) return {};
+  if (line.find("thread_local") == std::string::npos && std::regex_search(found[1].first, found[1].second, is_no_variable))
+    return {};
+  return found[2];
 }
 
 // Markdown files of `root` and its docs/, sorted.
@@ -134,6 +149,29 @@ std::vector<std::string> file_faults(const fs::path& root) {
       if (vague.contains(part.stem().string()))
         faults.push_back(fmt::format("{}: '{}' does not say what is inside", file.string(), part.string()));
   }
+  return faults;
+}
+
+std::vector<std::string> global_faults(const fs::path& root, const fs::path& file) {
+  std::set<std::string> listed;
+  for (const std::string& line : read_lines(file)) {
+    std::istringstream words(line);
+    std::string path, name;
+    if (words >> path >> name && path[0] != '#') listed.insert(path + " " + name);
+  }
+  std::vector<std::string> faults;
+  std::set<std::string> found;
+  for (const fs::path& path : code_files(root))
+    for (const std::string& line : read_lines(root / path)) {
+      const std::string name = global_defined_by(line);
+      if (name.empty()) continue;
+      const std::string one = path.string() + " " + name;
+      found.insert(one);
+      if (!listed.contains(one))
+        faults.push_back(fmt::format("{} is a global that {} does not list: {}", one, file.filename().string(), line));
+    }
+  for (const std::string& one : listed)
+    if (!found.contains(one)) faults.push_back(fmt::format("{} is listed, but not there", one));
   return faults;
 }
 

@@ -30,6 +30,10 @@ TEST(SourceTree, FilesAreShortAndNamedForWhatTheyHold) {
     }
 }
 
+TEST(SourceTree, HasNoGlobalStateButWhatIsListed) {
+  EXPECT_EQ(lines_of(global_faults(kTree / "src/bonfire", kTree / "tests/frame/globals.txt")), "");
+}
+
 TEST(SourceTree, LinksInItsPagesLeadToFilesThatAreThere) { EXPECT_EQ(lines_of(link_faults(kTree)), ""); }
 
 std::string text_of(const fs::path& path) {
@@ -75,6 +79,19 @@ class TreeRules : public ::testing::Test {
 
   fs::path root_ = fs::temp_directory_path() / ("bonfire_tree_rules_" + std::to_string(getpid()));
 };
+
+TEST_F(TreeRules, AGlobalThatIsNotListedIsAFault) {
+  write("a.cpp",
+        "const int kMost = 3;\nstd::atomic<int> calls{0};\nint more(int x) {\n  static Cache cache;\n"
+        "  static const Table kTable = make();\n  thread_local const uint64_t own = 1;\n  int local = 2;\n"
+        "  return local;\n}\nnamespace fs = std::filesystem;\nstatic int helper(int x);\n");
+  write("list", "# a list\na.cpp cache  why\na.cpp gone\n");
+  const std::string faults = lines_of(global_faults(root_, root_ / "list"));
+  EXPECT_EQ(faults,
+            "a.cpp calls is a global that list does not list: std::atomic<int> calls{0};\n"
+            "a.cpp own is a global that list does not list:   thread_local const uint64_t own = 1;\n"
+            "a.cpp gone is listed, but not there\n");
+}
 
 TEST_F(TreeRules, IncludingDownTheListIsAFault) {
   write("bonfire/base/error.h", "#include <string>\n#include \"bonfire/nn/module.h\"\n");

@@ -139,10 +139,10 @@ TEST(History, AChainOfManyNodesIsFreedWithoutOverflowingTheStack) {
 
 TEST(Trace, CommitsItselfWhenItGrowsTooLong) {
   Tensor x = Tensor::from<float>({0}, {1});
-  uint64_t step = random_state().step;
+  uint64_t step = StepContext::current().random.step;
   NoGrad no_grad;
   for (int i = 0; i < 20'001; ++i) x = x + 1.0;
-  EXPECT_GT(random_state().step, step);
+  EXPECT_GT(StepContext::current().random.step, step);
   EXPECT_EQ(x.item<float>(), 20'001);
 }
 

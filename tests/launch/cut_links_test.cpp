@@ -15,6 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::expect_mentions;
 using testing::first_report;
+using testing::launcher_of;
 using testing::RelayedHosts;
 using testing::RelayedJob;
 using testing::ScratchFolder;
@@ -58,6 +59,25 @@ TEST(CutLinks, ALinkThatIsOutForLongerEndsTheJobOnBothAndTheySayHowLongItWas) {
   expect_mentions(first_report(job.one->output()), {"node 0 is out of reach: ", "nothing came from it for 1"});
   for (const std::string& output : {job.zero->output(), job.one->output()})
     EXPECT_EQ(output.find("silent for 4"), std::string::npos) << output;
+}
+
+// While the link is out, and just after it, node 0 hears nothing of the other launcher's end: its own ranks, which lose
+// their peers first, are not to blame.
+TEST(CutLinks, ALauncherThatIsKilledJustAfterTheLinkWasOutIsNamed) {
+  RelayedHosts hosts;
+  if (!comm::has_gloo() || !hosts.ready()) GTEST_SKIP() << "needs Gloo, root, `ip netns` and /dev/net/tun";
+  ScratchFolder folder;
+  for (auto out : {1200ms, 1700ms}) {
+    RelayedJob job(hosts, {.file = folder / std::to_string(out.count())});
+    EXPECT_NE(job.zero->read_line("training"), "") << job.zero->output();
+    hosts.link().cut();
+    std::this_thread::sleep_for(out);
+    hosts.link().mend();
+    ::kill(launcher_of(*job.one)[2], SIGKILL);  // the process that has started the ranks
+    EXPECT_NE(job.zero->wait(), 0);
+    SCOPED_TRACE(job.zero->output());
+    expect_mentions(first_report(job.zero->output()), {"node 1 (", " is lost: its launcher has "});
+  }
 }
 
 }  // namespace

@@ -173,7 +173,9 @@ TEST(OtherLaunchers, MpirunAndTorchrunTrain) {
   const Words backend{comm::has_mpi() ? "backend=mpi" : "backend=auto"};
   expect_trained_by({"mpirun", "--oversubscribe", "-n", "2"}, backend, as_root, alone);
   if (installed("torchrun"))
-    expect_trained_by({"torchrun", "--no-python", "--nproc_per_node", "2"}, {}, clean(), alone);
+    expect_trained_by({"torchrun", "--no-python", "--nproc_per_node", "2", "--master_port",
+                       std::to_string(testing::free_port())},  // its usual one may be another test's
+                      {}, clean(), alone);
 }
 
 // VGG-16 has 138 million parameters: a small net stands in, on data that is built in.

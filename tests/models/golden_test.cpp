@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "bonfire/graph/mixed_precision.h"
 #include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/models/make.h"
 #include "bonfire/nn/convolution.h"
@@ -186,9 +187,9 @@ TEST_P(Golden, TrainsAsInPyTorch) {
 
 TEST_P(Golden, MixedPrecisionHasNearlyTheSameLosses) {
   leave_out_steps();
-  passes::current_options().use_amp = true;
+  use_mixed_precision(true);
   std::vector<double> losses = Training(expected_).run([](const std::vector<Tensor>&) {});
-  passes::current_options().use_amp = false;
+  use_mixed_precision(false);
   double farthest = 0;
   for (size_t step = 0; step < losses.size(); ++step) {
     expect_relative(losses[step], expected_.losses_f64[step], 2e-2, "loss of step " + std::to_string(step));

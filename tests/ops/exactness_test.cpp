@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bonfire/backend/cpu/simd.h"
+#include "bonfire/graph/step_context.h"
 #include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/ops/convolution.h"
 #include "bonfire/ops/creation.h"
@@ -116,9 +117,9 @@ TEST(FastMath, IsAskedForWhereNothingElseIsThere) {
 // Kernels of the plans of a convolution, when those that lose zeros are preferred.
 std::string chosen(bool fast_math) {
   ForcedKernel forced("noisy");
-  passes::current_options().fast_math = fast_math;
+  StepContext::current().options.fast_math = fast_math;
   conv2d(ones({4, 16, 12, 12}), ones({16, 16, 3, 3}), {}, {.padding = {1}}).to_vector<float>();
-  passes::current_options().fast_math = false;
+  StepContext::current().options.fast_math = false;
   std::string text;
   for (const auto& plan : runtime::cached_plans()) text += runtime::print_plan(*plan);
   return text;

@@ -134,12 +134,12 @@ TEST(RandomSlices, OfARanksRowsAreThoseOfTheWholeBatch) {
     manual_seed(18);
     const Tensor whole = dropout(ones(batch), 0.5);
     const Numbers expected = cut(slice(whole, 0, 1, kToEnd, 3), one).to_vector<double>();
-    random_state().rank = 1;
-    random_state().world = 3;
+    StepContext::current().random.rank = 1;
+    StepContext::current().random.world = 3;
     manual_seed(18);
     const Numbers found = dropout(ones(one.shape), 0.5, true, one.slice).to_vector<double>();
-    random_state().rank = 0;
-    random_state().world = 1;
+    StepContext::current().random.rank = 0;
+    StepContext::current().random.world = 1;
     ASSERT_EQ(found, expected) << i;
   }
 }

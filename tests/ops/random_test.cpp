@@ -83,12 +83,12 @@ TEST(Dropout, ARankDropsWhatOneWouldDropOfItsRows) {
   for (int64_t size : {1, 7, 300}) {
     manual_seed(4);
     std::vector<float> whole = dropout(ones({6, size}), 0.5).to_vector<float>();
-    random_state().rank = 1;
-    random_state().world = 2;
+    StepContext::current().random.rank = 1;
+    StepContext::current().random.world = 2;
     manual_seed(4);
     std::vector<float> own = dropout(ones({3, size}), 0.5).to_vector<float>();
-    random_state().rank = 0;
-    random_state().world = 1;
+    StepContext::current().random.rank = 0;
+    StepContext::current().random.world = 1;
     for (int64_t i = 0; i < 3 * size; ++i)
       ASSERT_EQ(own[static_cast<size_t>(i)], whole[static_cast<size_t>((2 * (i / size) + 1) * size + i % size)]) << i;
   }
@@ -99,10 +99,10 @@ TEST(Dropout, OfABlockOfRowsIsDroppedWhatOneWouldDrop) {
   for (int64_t size : {1, 7, 300}) {
     manual_seed(4);
     std::vector<float> whole = dropout(ones({6, size}), 0.5).to_vector<float>();
-    random_state().rank = 2;
+    StepContext::current().random.rank = 2;
     manual_seed(4);
     std::vector<float> own = dropout(ones({3, size}), 0.5).to_vector<float>();
-    random_state().rank = 0;
+    StepContext::current().random.rank = 0;
     EXPECT_TRUE(std::equal(own.begin(), own.end(), whole.begin() + 2 * size)) << size;
   }
 }

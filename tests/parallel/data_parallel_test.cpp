@@ -411,7 +411,6 @@ TEST(DataParallel, WhatIsNotBuiltIsRefused) {
   optim::SGD plain(model.parameters(), {.lr = 0.1});
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_recompute = true}), ConfigError,
                "use_recompute is not available yet");
-  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.accumulate_steps = 2}), ConfigError, "not built yet");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.amp_dtype = "f16"}), ConfigError,
                "amp_dtype has no effect without use_amp");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_amp = true, .loss_scaling = 8}), ConfigError,
@@ -429,7 +428,7 @@ TEST(DataParallel, VariablesOfTheEnvironmentWinOverTheProgram) {
   fleet::join(nullptr);
   nn::Linear model({.in = 2, .out = 2});
   optim::SGD plain(model.parameters(), {.lr = 0.1});
-  const passes::Options& options = passes::current_options();
+  const passes::Options& options = StepContext::current().options;
   fleet::distributed_optimizer(plain, {.fuse_parameter_memory_size = 1, .fuse_parameter_groups_size = 9});
   EXPECT_EQ(options.all_reduce_bytes, 1 << 20);
   EXPECT_EQ(options.all_reduce_layers, 9);

@@ -26,6 +26,7 @@ struct Plan {
   int64_t steps = 9, steps_of_epoch = 3;
   int64_t rate_drops_at = -1;  // step
   bool average_at_end = false;
+  bool compiled = false;
 };
 
 std::vector<float> weights_of(const nn::Linear& model) {
@@ -41,6 +42,14 @@ Weights train(Device device, const Plan& plan) {
   plain.to(device);
   nn::Linear model = fleet::distributed_model(plain);
   auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}), plan.strategy);
+  auto step_of = [&](const Tensor& x, const Tensor& y) {
+    Tensor loss = cross_entropy(model(x), y);
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    return loss;
+  };
+  auto compiled = compile(step_of);
   Weights history;
   for (int64_t step = 0; step < plan.steps; ++step) {
     fleet::set_epoch(step / plan.steps_of_epoch);
@@ -49,10 +58,9 @@ Weights train(Device device, const Plan& plan) {
     std::vector<int64_t> y(kSamples);
     for (size_t i = 0; i < x.size(); ++i) x[i] = normal_at(fleet::rank() + 1, static_cast<uint64_t>(step), i);
     for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<int64_t>(i + static_cast<size_t>(fleet::rank())) % 3;
-    cross_entropy(model(Tensor::from<float>(x, {kSamples, 6}, device)), Tensor::from<int64_t>(y, {kSamples}, device))
-        .backward();
-    optimizer.step();
-    optimizer.clear_grad();
+    const Tensor input = Tensor::from<float>(x, {kSamples, 6}, device);
+    const Tensor label = Tensor::from<int64_t>(y, {kSamples}, device);
+    plan.compiled ? compiled(input, label) : step_of(input, label);
     history.push_back(weights_of(model));
   }
   if (plan.average_at_end) {
@@ -111,25 +119,28 @@ TEST(DataParallel, LocalSgdBeginsWhenTheRateDrops) {
   EXPECT_EQ(agreement(histories), "=====xx=x");  // the step at whose end the drop is seen is synchronous
 }
 
-TEST(DataParallel, LocalSgdIsNotForACompiledStep) {
+TEST(DataParallel, LocalSgdOfACompiledStepIsThatOfATracedOne) {
+  for (const DistributedStrategy& strategy :
+       {DistributedStrategy{.use_local_sgd = true, .local_sgd_steps = 3},
+        DistributedStrategy{.use_local_sgd = true, .local_sgd_is_warm_steps = 1, .local_sgd_steps = 2}}) {
+    auto traced = train_on_ranks({.strategy = strategy});
+    auto compiled = train_on_ranks({.strategy = strategy, .compiled = true});
+    EXPECT_EQ(agreement(compiled), agreement(traced));
+    for (size_t step = 0; step < traced[0].size(); ++step)
+      for (size_t i = 0; i < traced[0][step].size(); ++i)
+        EXPECT_NEAR(compiled[0][step][i], traced[0][step][i], 1e-6F) << "step " << step;
+  }
+}
+
+TEST(DataParallel, LocalSgdThatWaitsForTheRateIsNotForACompiledStep) {
+  const DistributedStrategy strategy{.use_local_sgd = true, .local_sgd_is_warm_steps = std::nullopt};
   auto groups = comm::local_groups(kRanks, {.timeout = std::chrono::seconds(60)});
   std::vector<std::thread> threads;
   for (int r = 0; r < kRanks; ++r)
     threads.emplace_back([&, r] {
       fleet::join(groups[static_cast<size_t>(r)]);
-      nn::Linear plain({.in = 6, .out = 3});
-      plain.to({DeviceType::cpu, static_cast<int16_t>(r)});
-      nn::Linear model = fleet::distributed_model(plain);
-      auto optimizer =
-          fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}), {.use_local_sgd = true});
-      auto step = compile([&](const Tensor& x) {
-        Tensor loss = sum(model(x));
-        loss.backward();
-        optimizer.step();
-        return loss;
-      });
-      EXPECT_ERROR(step(ones({2, 6}, DType::f32, {DeviceType::cpu, static_cast<int16_t>(r)})), ConfigError,
-                   "call the step without compile()");
+      EXPECT_ERROR(train({DeviceType::cpu, static_cast<int16_t>(r)}, {.strategy = strategy, .compiled = true}),
+                   ConfigError, "call the step without compile()");
     });
   for (std::thread& thread : threads) thread.join();
 }

@@ -74,13 +74,13 @@ Variable state_called(const optim::Optimizer& optimizer, const std::string& name
 
 TEST(ReplicaCheck, ReplicasAgreeAndTheCheckIsNoStep) {
   for (const std::string& error : errors_of(3, [](const Rank& self) {
-         const uint64_t step = random_state().step;
+         const uint64_t step = StepContext::current().random.step;
          self.replicas.compare(1);
          self.replicas.start();
          EXPECT_TRUE(self.replicas.started());
          self.replicas.finish(1);
          EXPECT_FALSE(self.replicas.started());
-         EXPECT_EQ(random_state().step, step);
+         EXPECT_EQ(StepContext::current().random.step, step);
        }))
     EXPECT_EQ(error, "");
 }

@@ -103,9 +103,9 @@ TEST(CompiledKey, MixedPrecisionIsAnotherStep) {
   Tensor x = ones({64, 64});
   auto first = [&] { return step(x).to_vector<float>()[0]; };
   const float exact = first();
-  passes::current_options().use_amp = true;
+  use_mixed_precision(true);
   const float rounded = first();
-  passes::current_options().use_amp = false;
+  use_mixed_precision(false);
   EXPECT_NEAR(exact, 64 * 1.001, 1e-4);
   EXPECT_EQ(rounded, 64) << "1.001 is 1 in bf16";
   EXPECT_EQ(first(), exact);
@@ -143,11 +143,14 @@ TEST(CompiledKey, AnotherLossWeightIsAnotherStep) {
   Parameter w = parameter({1});
   auto backward = compile([&](const Tensor& x) { sum(w.value() * x).backward(); });
   backward(number(1));
-  autodiff::set_loss_weight(Scalar(10));
+  auto times = [](double weight) {
+    return StepContext::current().before_backward.add([=](const Tensor& seed) { return seed * weight; });
+  };
+  Hook weight = times(10);
   backward(number(1));
-  autodiff::set_loss_weight(Scalar(100));
+  weight = {};
+  weight = times(100);
   backward(number(1));
-  autodiff::set_loss_weight({});
   EXPECT_EQ(w.grad().item<float>(), 111);
 }
 
@@ -160,7 +163,8 @@ TEST(CompiledKey, AHookOfTheOptimizerSetLaterIsCalled) {
     optimizer.clear_grad();
   });
   step(number(1));
-  optimizer.set_after_update([&](const optim::Optimizer&) { w.assign(w.value() * 2.0); });
+  const Hook doubling =
+      StepContext::current().after_update.add([&](const optim::Optimizer&) { w.assign(w.value() * 2.0); });
   step(number(1));
   EXPECT_EQ(w.value().item<float>(), -2);
 }

@@ -13,11 +13,6 @@ namespace bonfire {
 
 namespace {
 
-thread_local autodiff::AfterBackward after_backward;
-thread_local std::optional<Scalar> loss_weight;
-thread_local StepState<uint64_t> after_backward_changes;  // how often another one was set
-thread_local StepState<const void*> loss_weight_number;   // whose it is
-
 std::string where_text(const Node& node) { return node.path == nullptr ? "" : " in module " + *node.path; }
 
 Tensors apply_rule(Node& node, std::span<const Tensor> gradients) {
@@ -193,18 +188,18 @@ void Tensor::backward(BackwardOptions options) const {
   if (trace.has_backward) commit();
   GradMode mode(options.create_graph);
   Tensor seed = seed_for(*this, {});
-  if (loss_weight_number.get() != nullptr) seed = mul(seed, loss_weight->tensor(dtype(), device()));
+  const StepContext& context = trace.context();
+  for (const auto& hook : *context.before_backward.calls()) seed = hook.call(seed);
   Walk walk(*this);
   walk.add(value_, seed);
   std::vector<Variable> written;
-  after_backward_changes.get();
   walk.run([&](Node& leaf, const Tensor& gradient) {
     deliver(leaf, gradient);
-    if (after_backward && leaf.variable) written.emplace_back(leaf.variable);
+    if (leaf.variable) written.emplace_back(leaf.variable);
   });
   if (!options.retain_graph && !options.create_graph) walk.consume();
   Trace::current().has_backward = true;
-  if (after_backward) after_backward(written);
+  for (const auto& hook : *context.after_backward.calls()) hook.call(written);
 }
 
 std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options) {
@@ -220,15 +215,6 @@ std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, c
 }
 
 namespace autodiff {
-
-void set_after_backward(AfterBackward call) {
-  after_backward = std::move(call);
-  after_backward_changes = after_backward_changes + 1;
-}
-void set_loss_weight(std::optional<Scalar> weight) {
-  loss_weight = std::move(weight);
-  loss_weight_number = loss_weight ? loss_weight->number() : nullptr;
-}
 
 namespace {
 

@@ -1,8 +1,6 @@
 #pragma once
 // Reverse-mode differentiation over recorded histories. Tensor::backward() is implemented here.
 
-#include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,15 +20,6 @@ struct GradOptions {
 std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options = {});
 
 namespace autodiff {
-
-// Called at the end of every backward() of this thread with the variables whose gradients it has written, in the order
-// in which those appeared: data parallel appends its all-reduces there. An empty function: nothing is called.
-using AfterBackward = std::function<void(std::span<const Variable>)>;
-void set_after_backward(AfterBackward call);
-
-// What every backward() of this thread multiplies its loss by, read when the step is launched: a thread that has a part
-// of a batch weighs it so. Empty: nothing.
-void set_loss_weight(std::optional<Scalar> weight);
 
 // What a later backward pass through the histories of `live` will read of the values that `trace` is about to compute,
 // and of the variable versions it reads. A commit keeps those and nothing else. Found by running the gradient rules on

@@ -32,7 +32,7 @@ enum class LeafKind : uint8_t {
   feed,      // memory that exists: a tensor from the host, or the result of an earlier commit
   variable,  // one version of a variable
   scalar,    // a host number, read at each launch
-  random     // i64 [2]: the seed and the step number, read at each launch
+  random     // i64 [4]: seed, step, rank and world (RandomState), read at each launch
 };
 
 struct NodeOutput {

@@ -29,7 +29,7 @@ OpRegistry& op_registry() {
   std::string path = node.path == nullptr ? "" : " in module " + *node.path;
   std::string text = fmt::format("[{}]{} produced {} in output {} ({}); inputs were finite or checked before",
                                  node.op->name, path, value, output, to_string(node.outputs[output].spec));
-  tell_step_failure(text);
+  StepContext::current().tell_failure(text);
   throw GraphError(text);
 }
 

@@ -1,21 +1,20 @@
 #include "bonfire/graph/step_state.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "bonfire/graph/step_context.h"
 
 namespace bonfire {
 
-namespace {
-thread_local StepRecord* current_record = nullptr;
-}
-
 namespace detail {
 void note_read(StepCell& cell) {
-  if (current_record != nullptr) [[unlikely]]
-    current_record->read(cell);
+  if (StepRecord* record = StepContext::current().place.record) [[unlikely]]
+    record->read(cell);
 }
 void note_write(StepCell& cell) {
-  if (current_record != nullptr) [[unlikely]]
-    current_record->write(cell);
+  if (StepRecord* record = StepContext::current().place.record) [[unlikely]]
+    record->write(cell);
 }
 }  // namespace detail
 
@@ -51,7 +50,8 @@ void StepRecord::leave() const {
     if (entry.written) entry.cell->value = entry.after;
 }
 
-StepRecording::StepRecording(StepRecord& record) : before_(current_record) { current_record = &record; }
-StepRecording::~StepRecording() { current_record = before_; }
+StepRecording::StepRecording(StepRecord& record)
+    : before_(std::exchange(StepContext::current().place.record, &record)) {}
+StepRecording::~StepRecording() { StepContext::current().place.record = before_; }
 
 }  // namespace bonfire

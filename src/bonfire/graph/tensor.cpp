@@ -72,8 +72,6 @@ Located locate(const Value& value) {
   return {output.buffer, {}};
 }
 
-thread_local uint64_t fetched = 0;  // values
-
 template <class T>
 constexpr bool kHalf = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 
@@ -98,7 +96,7 @@ void Tensor::fail_axis(int axis) const {
   throw_error<ShapeError>("[size] axis {} is out of range for {}{}", axis, to_string(spec()), in_current_module());
 }
 
-uint64_t values_fetched() { return fetched; }
+uint64_t values_fetched() { return StepContext::current().place.values_fetched; }
 
 Tensor::Tensor(Value value) : value_(std::move(value)) {
   if (value_) value_.node->outputs[value_.index].handles.fetch_add(1, std::memory_order_relaxed);
@@ -130,7 +128,7 @@ void Tensor::copy_to_host(std::span<std::byte> target) const {
     throw_error<ShapeError>("[copy_to_host] the target has {} bytes, {} has {}", target.size(), to_string(spec()),
                             bytes);
   Located located = locate(value_);
-  ++fetched;
+  ++StepContext::current().place.values_fetched;
   DeviceMemory& memory = memory_of(device());
   if (located.layout.row_major()) {
     memory.copy_to_host(target.data(), located.buffer.data(), target.size());

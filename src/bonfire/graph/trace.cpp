@@ -16,10 +16,9 @@ namespace {
 constexpr size_t kMostPendingNodes = 20'000;
 
 std::atomic<uint64_t> next_trace_id{1};
-thread_local uint64_t next_sequence = 1;  // of nodes; see Node::sequence
 thread_local Trace* current_trace = nullptr;
-thread_local const std::string* current_path = nullptr;
-thread_local bool grad_mode = true;
+
+TracingPlace& place() { return StepContext::current().place; }
 
 std::atomic<bool>& check_numbers_flag() {
   static std::atomic<bool> flag = [] {
@@ -40,7 +39,7 @@ const Op& random_key_op = register_op({.name = "random_key", .infer = infer_rand
 
 }  // namespace
 
-Trace::Trace() : id_(next_trace_id.fetch_add(1)), leaf_table_(256) {}
+Trace::Trace() : context_(StepContext::current()), id_(next_trace_id.fetch_add(1)), leaf_table_(256) {}
 
 Trace::~Trace() { clear(); }
 
@@ -86,6 +85,7 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
   specs.reserve(inputs.size());
   for (const Value& input : inputs) specs.push_back(&input.spec());
 
+  TracingPlace& place = context_.place;
   auto node = base::make_intrusive<Node>();
   OutputSpecs outputs = op.infer({op, {specs.data(), specs.size()}, attributes});
   hash_.mix((static_cast<uint64_t>(op.id) << 32) | inputs.size());
@@ -93,7 +93,7 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
   bool input_requires_grad = false;
   for (const Value& input : inputs) {
     hash_.mix(encode(input));
-    next_sequence = std::max(next_sequence, input.node->sequence + 1);
+    place.next_sequence = std::max(place.next_sequence, input.node->sequence + 1);
     input_requires_grad |= input.node->outputs[input.index].requires_grad;
   }
   node->inputs = std::move(inputs);
@@ -101,14 +101,14 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
   node->attributes = std::move(attributes);
   bool floats = false;  // a node without a float to its name (a comparison, argmax) has no history
   for (const TensorSpec& spec : outputs) floats |= is_floating(spec.dtype);
-  node->recorded = input_requires_grad && grad_mode && floats;
+  node->recorded = input_requires_grad && place.grad_enabled && floats;
   node->outputs.reserve(outputs.size());
   for (const TensorSpec& spec : outputs) {
     NodeOutput& output = node->outputs.emplace_back(spec);
     output.requires_grad = node->recorded && is_floating(spec.dtype);
   }
-  node->path = current_path;
-  node->sequence = next_sequence++;
+  node->path = place.path;
+  node->sequence = place.next_sequence++;
   node->trace = id_;
   node->position = static_cast<uint32_t>(nodes_.size());
   return nodes_.emplace_back(std::move(node));
@@ -140,7 +140,7 @@ Value Trace::read(const Variable& variable) {
     node->leaf = LeafKind::variable;
     node->variable = variable.pointer();
     node->outputs.emplace_back(state.spec);
-    node->sequence = next_sequence++;
+    node->sequence = context_.place.next_sequence++;
     node->version = state.version;
     state.leaf = node.get();
     node->outputs[0].requires_grad = state.requires_grad;
@@ -155,7 +155,7 @@ Value Trace::scalar(std::shared_ptr<double> cell, DType dtype, Device device) {
   node->leaf = LeafKind::scalar;
   node->scalar = std::move(cell);
   node->outputs.emplace_back(TensorSpec{{}, dtype, device});
-  node->sequence = next_sequence++;
+  node->sequence = context_.place.next_sequence++;
   return {std::move(node), 0};
 }
 
@@ -165,7 +165,7 @@ Value Trace::random_key(Device device) {
   auto leaf = base::make_intrusive<Node>();
   leaf->leaf = LeafKind::random;
   leaf->outputs.emplace_back(TensorSpec{{4}, DType::i64, device});
-  leaf->sequence = next_sequence++;
+  leaf->sequence = context_.place.next_sequence++;
   Value input{std::move(leaf), 0};
   random_keys_.push_back({append(random_key_op, {input}, {}), 0});
   return random_keys_.back();
@@ -219,21 +219,21 @@ const std::string* intern_path(const std::string* parent, std::string_view name)
 
 }  // namespace
 
-PathScope::PathScope(std::string_view name) : before_(current_path) {
-  if (!name.empty()) current_path = intern_path(before_, name);
+PathScope::PathScope(std::string_view name) : before_(place().path) {
+  if (!name.empty()) place().path = intern_path(before_, name);
 }
-PathScope::~PathScope() { current_path = before_; }
+PathScope::~PathScope() { place().path = before_; }
 
-ExactPathScope::ExactPathScope(const std::string* path) : before_(current_path) { current_path = path; }
-ExactPathScope::~ExactPathScope() { current_path = before_; }
+ExactPathScope::ExactPathScope(const std::string* path) : before_(std::exchange(place().path, path)) {}
+ExactPathScope::~ExactPathScope() { place().path = before_; }
 
-std::string in_current_module() { return current_path == nullptr ? "" : " in module " + *current_path; }
+std::string in_current_module() { return place().path == nullptr ? "" : " in module " + *place().path; }
 
-bool grad_enabled() { return grad_mode; }
-void set_grad_enabled(bool enabled) { grad_mode = enabled; }
+bool grad_enabled() { return place().grad_enabled; }
+void set_grad_enabled(bool enabled) { place().grad_enabled = enabled; }
 
-NoGrad::NoGrad() : before_(grad_mode) { grad_mode = false; }
-NoGrad::~NoGrad() { grad_mode = before_; }
+NoGrad::NoGrad() : before_(std::exchange(place().grad_enabled, false)) {}
+NoGrad::~NoGrad() { place().grad_enabled = before_; }
 
 void set_check_numbers(bool on) { check_numbers_flag() = on; }
 bool check_numbers() { return check_numbers_flag(); }
@@ -242,33 +242,11 @@ namespace {
 Engine* registered_engine = nullptr;
 }
 
-namespace {
-std::shared_ptr<const StepFailure>& own_step_failure() {
-  thread_local std::shared_ptr<const StepFailure> call;
-  return call;
-}
-}  // namespace
-
-void set_step_failure(std::shared_ptr<const StepFailure> call) { own_step_failure() = std::move(call); }
-std::shared_ptr<const StepFailure> step_failure() { return own_step_failure(); }
-void tell_step_failure(const std::string& why) {
-  if (own_step_failure()) (*own_step_failure())(why);
-}
-
 Engine& engine() {
   BONFIRE_CHECK(registered_engine != nullptr, "no engine is registered");
   return *registered_engine;
 }
 void register_engine(Engine* engine) { registered_engine = engine; }
-
-namespace {
-std::atomic<uint64_t> first_seed{RandomState{}.seed};  // of threads that have not drawn yet
-}
-
-RandomState& random_state() {
-  thread_local RandomState state{.seed = first_seed.load()};
-  return state;
-}
 
 void commit() {
   if (!Trace::current().compiling) engine().commit(Trace::current());
@@ -277,12 +255,4 @@ void synchronize() {
   commit();
   engine().synchronize();
 }
-void manual_seed(uint64_t seed) {
-  if (Trace::current().compiling)
-    throw_error<GraphError>("[compile] manual_seed() inside a step would count once only; call it before the step");
-  commit();  // what was asked for before draws from the seed before
-  first_seed = seed;
-  random_state() = {.seed = seed, .rank = random_state().rank, .world = random_state().world};
-}
-
 }  // namespace bonfire

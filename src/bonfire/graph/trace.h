@@ -9,6 +9,7 @@
 
 #include "bonfire/base/hash.h"
 #include "bonfire/graph/node.h"
+#include "bonfire/graph/step_context.h"
 #include "bonfire/graph/variable.h"
 
 namespace bonfire {
@@ -38,10 +39,11 @@ class Trace {
   void assign(const Variable& variable, const Value& value);
   Value read(const Variable& variable);
   Value scalar(std::shared_ptr<double> cell, DType dtype, Device device);
-  // i64 [2]: seed and step, as a value of this trace, so that a later backward pass sees those of its forward pass.
+  // i64 [4]: seed, step, rank and world (RandomState), as a value of this trace, so that a later backward pass sees those of its forward pass.
   Value random_key(Device device);
 
   bool empty() const { return nodes_.empty() && assignments_.empty(); }
+  StepContext& context() const { return context_; }  // of the thread that made it
   uint64_t id() const { return id_; }
   const std::vector<NodePtr>& nodes() const { return nodes_; }
   const std::vector<Value>& leaves() const { return leaves_; }                 // in order of first use
@@ -59,6 +61,7 @@ class Trace {
  private:
   uint64_t encode(const Value& value);
 
+  StepContext& context_;
   uint64_t id_;
   std::vector<NodePtr> nodes_;
   std::vector<Value> leaves_;

@@ -10,11 +10,11 @@ namespace bonfire {
 
 namespace {
 
-thread_local const VariableCopies* current_copies = nullptr;
 std::atomic<uint64_t> moves{0};
 
 const Variable* copy_here(const Variable& variable) {
-  return current_copies == nullptr ? nullptr : current_copies->find(variable);
+  const VariableCopies* copies = StepContext::current().place.copies;
+  return copies == nullptr ? nullptr : copies->find(variable);
 }
 
 // Until nothing that runs uses the variable: nothing of this thread, and not the launch that last wrote it, which may
@@ -73,8 +73,8 @@ const Variable* VariableCopies::find(const Variable& variable) const {
   return found == copies_.end() ? nullptr : &found->second;
 }
 
-UseCopies::UseCopies(const VariableCopies& copies) : before_(std::exchange(current_copies, &copies)) {}
-UseCopies::~UseCopies() { current_copies = before_; }
+UseCopies::UseCopies(const VariableCopies& copies) : before_(std::exchange(StepContext::current().place.copies, &copies)) {}
+UseCopies::~UseCopies() { StepContext::current().place.copies = before_; }
 
 Variable here(const Variable& variable) {
   const Variable* copy = copy_here(variable);

@@ -59,7 +59,7 @@ struct Launch {
   std::vector<std::shared_ptr<Completion>> after;  // launches on other devices whose results this one reads
   std::shared_ptr<void> keep_alive;                // storages in use until it is done
   // Called when it fails, before its collectives are waited for.
-  std::shared_ptr<const StepFailure> step_failure = nullptr;
+  FailureCalls after_failure = nullptr;
 };
 
 // Launches run in the order given. launch() returns at once (it waits only when too many are in flight).

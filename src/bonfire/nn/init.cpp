@@ -1,12 +1,13 @@
 #include "bonfire/nn/init.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
 #include "bonfire/base/thread_pool.h"
-#include "bonfire/graph/engine.h"
+#include "bonfire/graph/step_context.h"
 
 namespace bonfire::nn::init {
 
@@ -35,9 +36,7 @@ void fill(const Variable& variable, const Value& value) {
   });
 }
 
-thread_local bool skipping = false;
-
-uint64_t next_stream() { return kParameterStreams | random_state().parameters++; }
+uint64_t next_stream() { return kParameterStreams | StepContext::current().random.parameters++; }
 
 }  // namespace
 
@@ -59,7 +58,7 @@ Rule ones() {
 
 Rule uniform(double low, double high) {
   return [low, high](const Variable& variable) {
-    uint64_t seed = random_state().seed, stream = next_stream();
+    uint64_t seed = StepContext::current().random.seed, stream = next_stream();
     fill(variable, [=](int64_t i) {
       return static_cast<float>(low + (high - low) * uniform_at(seed, stream, static_cast<uint64_t>(i)));
     });
@@ -68,7 +67,7 @@ Rule uniform(double low, double high) {
 
 Rule normal(double deviation, double mean) {
   return [deviation, mean](const Variable& variable) {
-    uint64_t seed = random_state().seed, stream = next_stream();
+    uint64_t seed = StepContext::current().random.seed, stream = next_stream();
     fill(variable, [=](int64_t i) {
       return static_cast<float>(mean + deviation * normal_at(seed, stream, static_cast<uint64_t>(i)));
     });
@@ -97,11 +96,11 @@ Rule xavier_uniform() {
 }
 
 void apply(const Rule& chosen, const Rule& usual, const Variable& variable) {
-  if (!skipping) (chosen ? chosen : usual)(variable);
+  if (!StepContext::current().place.skips_first_values) (chosen ? chosen : usual)(variable);
 }
 
-Skip::Skip() : before_(skipping) { skipping = true; }
-Skip::~Skip() { skipping = before_; }
+Skip::Skip() : before_(std::exchange(StepContext::current().place.skips_first_values, true)) {}
+Skip::~Skip() { StepContext::current().place.skips_first_values = before_; }
 
 Rule kaiming_normal_fan_out() {
   return [](const Variable& variable) {

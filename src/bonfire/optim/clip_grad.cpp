@@ -5,6 +5,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/optimizer_update.h"
 
 namespace bonfire::optim {
@@ -26,7 +27,9 @@ Tensor clip_grad_norm(std::span<const Variable> parameters, const Scalar& max_no
     clipped.push_back(parameter.grad_variable());
   }
   if (gradients.empty()) return zeros({});
-  Tensors results = clip_gradients(gradients, gradient_squares(gradients), max_norm);
+  const Tensor squares = gradient_squares(gradients);
+  if (!all_say(StepContext::current().update_is_due)) return sqrt(squares).to(gradients[0].dtype() == DType::f64 ? DType::f64 : DType::f32);
+  Tensors results = clip_gradients(gradients, squares, max_norm);
   for (size_t i = 0; i < clipped.size(); ++i) clipped[i].assign(results[i + 1]);
   return results[0];
 }

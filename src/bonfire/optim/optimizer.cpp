@@ -6,7 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/joined.h"
-#include "bonfire/graph/step_state.h"
+#include "bonfire/graph/step_context.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
@@ -56,9 +56,6 @@ struct Optimizer::Impl {
   std::vector<double> proportions;  // of each group's rate to lr
   std::vector<Variable> parameters;
   std::vector<Bucket> buckets;
-  std::function<void(const Optimizer&)> after_update = {};
-  std::function<Tensor(const Variable&)> condition = {};
-  StepState<uint64_t> hook_changes{0};
 
   void add_group(const ParameterGroup& group, size_t index, std::set<const VariableState*>& seen) {
     double decay = group.weight_decay.value_or(settings.weight_decay);
@@ -131,7 +128,17 @@ struct Optimizer::Impl {
     return concat(all, 0);
   }
 
-  void append(const Bucket& bucket) const {
+  using Conditions = std::vector<Hooks<Tensor(const Variable&)>::Entry>;
+
+  // Whether the update of the parameter counts: all of them; undefined where none has a say.
+  static Tensor all_of(const Conditions& conditions, const Variable& parameter) {
+    Tensor all;
+    for (const auto& hook : conditions)
+      if (Tensor one = hook.call(parameter); one.defined()) all = all.defined() ? where(all, one, all) : one;
+    return all;
+  }
+
+  static void append(const Bucket& bucket, const Conditions& all_conditions) {
     std::vector<int64_t> updated;
     std::vector<Tensor> parameters, gradients, states, conditions;
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
@@ -140,7 +147,7 @@ struct Optimizer::Impl {
       updated.push_back(static_cast<int64_t>(i));
       parameters.push_back(bucket.parameters[i].value());
       gradients.push_back(std::move(gradient));
-      conditions.push_back(condition ? condition(bucket.parameters[i]) : Tensor());
+      conditions.push_back(all_of(all_conditions, bucket.parameters[i]));
     }
     if (updated.empty()) return;
     std::vector<const Variable*> targets = {&bucket.counts};
@@ -178,24 +185,19 @@ void Optimizer::step() {
   {
     NoGrad no_grad;
     PathScope path("optimizer");
-    impl_->hook_changes.get();  // another hook makes another step
-    for (const Bucket& bucket : impl_->buckets) impl_->append(bucket);
-    if (impl_->after_update) impl_->after_update(*this);
+    const StepContext& context = StepContext::current();
+    if (all_say(context.update_is_due)) {
+      const auto conditions = context.update_conditions.calls();
+      for (const Bucket& bucket : impl_->buckets) impl_->append(bucket, *conditions);
+      for (const auto& hook : *context.after_update.calls()) hook.call(*this);
+    }
+    for (const auto& hook : *context.after_step.calls()) hook.call(*this);
   }
   commit();
 }
 
-void Optimizer::set_after_update(std::function<void(const Optimizer&)> call) {
-  impl_->after_update = std::move(call);
-  impl_->hook_changes = impl_->hook_changes + 1;
-}
-
-void Optimizer::set_condition(std::function<Tensor(const Variable&)> call) {
-  impl_->condition = std::move(call);
-  impl_->hook_changes = impl_->hook_changes + 1;
-}
-
 void Optimizer::clear_grad() const {
+  if (!all_say(StepContext::current().gradients_are_done)) return;
   for (const Variable& parameter : impl_->parameters) parameter.clear_grad();
 }
 

@@ -48,13 +48,9 @@ class ParameterGroups {
 
 class Optimizer {
  public:
-  // Appends the update of every parameter that has a gradient, and commits the step.
+  // Appends the update of every parameter that has a gradient, as far as the step context's conditions allow it, and
+  // what its hooks add (graph/step_context.h), and commits the step.
   void step();
-  // What step() calls between the two: more to be done with the new parameters in the same step.
-  void set_after_update(std::function<void(const Optimizer&)> call);
-  // What step() asks for each parameter with a gradient: an update counts only where the answer, one boolean [1] that
-  // is computed with the step, is true. Undefined: it counts.
-  void set_condition(std::function<Tensor(const Variable&)> call);
   void clear_grad() const;
 
   double lr() const;

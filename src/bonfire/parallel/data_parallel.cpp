@@ -238,6 +238,11 @@ struct DeviceThreads::State {
   std::optional<Pace> pace;                // with balance_by_speed()
 
   void serve(size_t place) {
+    Hook weighing;
+    if (devices.size() > 1)
+      weighing = StepContext::current().before_backward.add([this, place](const Tensor& seed) {
+        return mul(seed, weights[place].tensor(seed.dtype(), seed.device()));
+      });
     for (uint64_t done = 0;;) {
       const std::function<void(size_t)>* own;
       {
@@ -253,7 +258,7 @@ struct DeviceThreads::State {
       } catch (...) {
         errors[place] = std::current_exception();
         Trace::current().clear();                           // half a step
-        tell_step_failure(comm::reason_of(errors[place]));  // the others may be waiting for this device
+        StepContext::current().tell_failure(comm::reason_of(errors[place]));  // the others may be waiting for this device
       }
       std::lock_guard lock(mutex);
       if (--working == 0) changed.notify_all();
@@ -353,7 +358,7 @@ std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor
   const std::vector<HostRows> rows(batch.begin(), batch.end());
   const std::vector<data::Share> shares = state_->deal(samples);
   const size_t world = shares.size();
-  const RandomState random = random_state();
+  const RandomState random = StepContext::current().random;
   const bool recording = grad_enabled();
   const bool timed = recording && state_->pace && state_->pace->ends_window(shares);
   std::vector<std::vector<Tensor>> results(world);
@@ -362,23 +367,22 @@ std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor
   run([&](size_t place) {
     const data::Share& share = shares[place];
     const Device device = state_->devices[place];
-    random_state().seed = random.seed;  // as if the caller's thread went on
-    random_state().step = random.step;
+    StepContext::current().random.seed = random.seed;  // as if the caller's thread went on
+    StepContext::current().random.step = random.step;
     set_grad_enabled(recording);
     state_->weights[place].set(share.weight());
-    if (world > 1) autodiff::set_loss_weight(state_->weights[place]);
     std::vector<Tensor> own;
     for (const HostRows& one : rows) own.push_back(one.deal(share, device));
     const fleet::StandIns scope(share.own == 0);
     const fleet::RowsOf own_rows(share);
     results[place] = launched(body(place, own));
-    steps[place] = random_state().step;
+    steps[place] = StepContext::current().random.step;
     if (!timed) return;
     synchronize();
     seconds[place] = queue_of(device).seconds_computing();
   });
   if (timed) state_->pace->note(seconds);
-  random_state().step = steps[0];
+  StepContext::current().random.step = steps[0];
   if (world == 1) return std::move(results[0]);
 
   Trace trace;
@@ -396,7 +400,7 @@ std::vector<Tensor> DeviceThreads::step(const Body& body, std::span<const Tensor
     whole.push_back(Parts(std::move(parts), shares).whole());
   }
   commit();
-  random_state().step = steps[0];  // putting together is no step of the program's
+  StepContext::current().random.step = steps[0];  // putting together is no step of the program's
   return whole;
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "bonfire/comm/group.h"
+#include "bonfire/graph/mesh.h"
 #include "bonfire/nn/module.h"
 #include "bonfire/optim/optimizer.h"
 #include "bonfire/parallel/strategy.h"
@@ -34,7 +35,7 @@ struct Options {
 void init(int argc, char** argv, const Options& options = {});
 void init(const Options& options = {});
 // For groups made by hand, and for threads that are ranks: each of those needs a device of its own (cpu:0, cpu:1).
-void join(std::shared_ptr<comm::Group> group);
+void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes = {});
 // A collective call: this thread is rank 0 of 1 again. Waits for what is running.
 void leave();
 
@@ -42,6 +43,11 @@ int rank();
 int world_size();
 Device default_device();  // of this host's GPUs the one whose turn it is among the ranks here, else cpu:0
 comm::Group& group();     // for collectives of the program's own, between steps
+
+// The ranks arranged by what they share (graph/mesh.h). Gradients are averaged, replicas compared and samples dealt out
+// along the data axis; with nothing said, that is all ranks.
+const Mesh& mesh();
+comm::Group& group(Axis axis);  // of the ranks that differ along it alone; ConfigError where there is no other
 
 // Local SGD (use_local_sgd). Epochs before local_sgd_is_warm_steps are synchronous, so somebody must tell which one
 // this is. average() is a collective call that does at once what comes every local_sgd_steps steps; before a

@@ -14,11 +14,7 @@ namespace bonfire::fleet {
 
 namespace {
 
-// How many WithoutReduction live in this thread.
-StepState<int>& without_reduction() {
-  thread_local StepState<int> count;
-  return count;
-}
+StepState<int>& without_reduction() { return StepContext::current().without_reduction; }
 
 // The order of rank 0's first backward pass becomes everyone's. Nothing else may use the channel meanwhile.
 void settle_order(Job& self, size_t number, std::span<const Variable> written) {
@@ -42,7 +38,7 @@ void reduce_gradients(std::span<const Variable> written) {
   std::set<const VariableState*> states;
   for (const Variable& parameter : written) states.insert(&parameter.state());
   self.traced_anew.get();
-  bool later = without_reduction() > 0 || (self.local && self.local->local());
+  bool later = without_reduction() > 0 || !all_say(StepContext::current().update_is_due) || (self.local && self.local->local());
   for (size_t i = 0; i < self.models.size(); ++i) {
     if (!self.models[i].note(states) || later) continue;
     if (!self.models[i].has_order()) settle_order(self, i, written);
@@ -52,7 +48,6 @@ void reduce_gradients(std::span<const Variable> written) {
 
 // The optimizer's condition: undefined where this rank has used the parameter.
 Tensor used_anywhere(const Variable& parameter) {
-  if (!job()) return {};
   for (const ModelGradients& model : job()->models)
     if (Tensor used = model.used_anywhere(parameter); used.defined()) return used;
   return {};
@@ -68,10 +63,13 @@ void average_parameters(const Job& self) {
 }
 
 void after_update(const optim::Optimizer& optimizer) {
-  if (!job() || !job()->local) return;
-  if (Trace::current().compiling)
+  const std::vector<std::vector<Variable>>& optimizers = job()->optimizers;
+  const bool is_distributed = std::find(optimizers.begin(), optimizers.end(), optimizer.parameters()) != optimizers.end();
+  if (!job()->local || !is_distributed) return;
+  if (Trace::current().compiling && job()->local->waits_for_rate())
     throw_error<ConfigError>(
-        "[fleet] use_local_sgd counts steps, and compile() traces a step once only; call the step without compile()");
+        "[fleet] local_sgd_is_warm_steps is auto, which waits for the rate to drop, and compile() traces a step once "
+        "only; call the step without compile(), or say how many epochs are warm");
   if (job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
 }
 
@@ -82,7 +80,7 @@ void set_epoch(int64_t epoch) {
 bool averaged() { return !job() || !job()->local || job()->local->averaged(); }
 
 void average(std::span<const Variable> more) {
-  if (world_size() == 1) return;
+  if (!job() || job()->channel < 0) return;
   average_parameters(*job());
   NoGrad no_grad;
   for (const Variable& variable : more)
@@ -94,7 +92,7 @@ void average(std::span<const Variable> more) {
 WithoutReduction::WithoutReduction() { without_reduction() = without_reduction() + 1; }
 WithoutReduction::~WithoutReduction() { without_reduction() = without_reduction() - 1; }
 
-StandIns::StandIns(bool are) : before_(std::exchange(passes::current_options().stand_ins, are)) {}
-StandIns::~StandIns() { passes::current_options().stand_ins = before_; }
+StandIns::StandIns(bool are) : before_(std::exchange(StepContext::current().options.stand_ins, are)) {}
+StandIns::~StandIns() { StepContext::current().options.stand_ins = before_; }
 
 }  // namespace bonfire::fleet

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "bonfire/autodiff/backward.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/comm/agreement.h"
@@ -26,10 +25,7 @@ Job::~Job() {
   if (channel >= 0) comm::close_channel(channel);
 }
 
-std::unique_ptr<Job>& job() {
-  thread_local std::unique_ptr<Job> instance;
-  return instance;
-}
+Job* job() { return static_cast<Job*>(StepContext::current().job.get()); }  // there is no other kind
 
 Job& joined(const char* what) {
   if (!job()) throw_error<ConfigError>("[fleet] {} comes before fleet::init()", what);
@@ -64,6 +60,9 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
   if (self.rendezvous.store == nullptr)
     throw_error<ConfigError>(
         "[fleet] use_hierarchical_allreduce must know which ranks share a host: join the job by fleet::init()");
+  if (self.along(Axis::data) != self.group)
+    throw_error<ConfigError>("[fleet] use_hierarchical_allreduce goes with data parallel alone, and this job is {}",
+                             to_string(mesh()));
   const std::vector<comm::Peer>& peers = self.rendezvous.peers;
   const std::string& machine = peers.at(static_cast<size_t>(self.group->rank())).machine;
   std::vector<int> here;
@@ -81,14 +80,17 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self) {
 
 // A step that fails here would leave the peers waiting for its gradients: all groups end, with the reason. The
 // program's first: who hears of it in a step may go on there.
-void watch_steps(const Job& self) {
-  auto end = [program = self.group, steps = comm::channel_at(self.channel).communicators,
-              timing = self.timing](const std::string& why) {
+void watch_steps(Job& self) {
+  std::vector<std::shared_ptr<comm::Group>> groups{self.group};
+  for (const auto& axis : self.axes)
+    if (axis && axis != self.group) groups.push_back(axis);
+  if (self.channel >= 0)
+    for (const auto& communicator : comm::channel_at(self.channel).communicators) groups.push_back(communicator);
+  auto end = [groups = std::move(groups), timing = self.timing](const std::string& why) {
     if (timing) timing->end(why);
-    program->abort(why);
-    for (const auto& group : steps) group->abort(why);
+    for (const auto& group : groups) group->abort(why);
   };
-  set_step_failure(std::make_shared<const StepFailure>(end));
+  self.watch = StepContext::current().after_failure.add(end);
   if (self.heartbeat) self.heartbeat->on_loss(end);
 }
 
@@ -119,39 +121,59 @@ void init(int argc, char** argv, const Options& options) {
   job()->rendezvous = std::move(rendezvous);
   job()->timeout = timeout_of(options);
   job()->heartbeat = std::move(heartbeat);
-  if (job()->channel >= 0) watch_steps(*job());
+  if (world_size() > 1) watch_steps(*job());
 }
 
 void init(const Options& options) { init(0, nullptr, options); }
 
-void join(std::shared_ptr<comm::Group> group) {
+void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
   leave();
   comm::note_joined();
   auto made = std::make_unique<Job>();
   made->group = std::move(group);
-  bool several = made->group != nullptr && made->group->size() > 1;
-  if (several) made->channel = comm::open_channel({.communicators = {made->group->split(0)}, .names = made->names});
-  made->reducing = made->group;
-  job() = std::move(made);
-  if (!several) return;
-  random_state().rank = static_cast<uint64_t>(rank());
-  random_state().world = static_cast<uint64_t>(world_size());
-  autodiff::set_after_backward(reduce_gradients);
-  watch_steps(*job());
+  StepContext& context = StepContext::current();
+  if (made->group == nullptr || made->group->size() == 1) {
+    Mesh::of(0, 1, sizes);  // says so where it asks for more
+    context.job = std::move(made);
+    return;
+  }
+  const Mesh mesh = Mesh::of(made->group->rank(), made->group->size(), sizes);
+  for (int i = 0; i < kAxes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    std::shared_ptr<comm::Group>& along = made->axes[static_cast<size_t>(i)];
+    if (mesh.size(axis) == mesh.world()) along = made->group;
+    else if (mesh.size(axis) > 1) along = made->group->split(mesh.line(axis));
+  }
+  made->reducing = made->along(Axis::data);
+  if (made->reducing)
+    made->channel = comm::open_channel({.communicators = {made->reducing->split(0)}, .names = made->names});
+  Job& self = *made;
+  context.job = std::move(made);
+  context.mesh = mesh;
+  context.random.rank = static_cast<uint64_t>(mesh.place(Axis::data));
+  context.random.world = static_cast<uint64_t>(mesh.size(Axis::data));
+  self.hooks.push_back(context.after_backward.add(reduce_gradients));
+  self.hooks.push_back(context.update_conditions.add(used_anywhere));
+  self.hooks.push_back(context.after_update.add(after_update));
+  watch_steps(self);
 }
 
 void leave() {
   if (!job()) return;
   synchronize();
-  autodiff::set_after_backward({});
-  passes::current_options().sync_batch_norm = -1;
-  set_step_failure(nullptr);
-  random_state().rank = 0;
-  random_state().world = 1;
-  std::unique_ptr<Job> self = std::move(job());
-  self->changes.undo(passes::current_options());
+  StepContext& context = StepContext::current();
+  context.options.sync_batch_norm = -1;
+  context.random.rank = 0;
+  context.random.world = 1;
+  const std::unique_ptr<StepJob> ending = std::move(context.job);
+  auto& self = static_cast<Job&>(*ending);
+  self.hooks.clear();
+  self.watch = {};
+  self.changes.undo(context.options);
+  if (context.mesh.world() == 1) return;
+  context.mesh = {};
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
-  if (self->channel >= 0) comm::agree(comm::channel_at(self->channel).group(), {{{0, "end of the job"}}});
+  comm::agree(self.channel >= 0 ? comm::channel_at(self.channel).group() : *self.group, {{{0, "end of the job"}}});
 }
 
 int rank() { return job() && job()->group ? job()->group->rank() : 0; }
@@ -170,5 +192,15 @@ comm::Group& group() {
   if (!self.group) throw_error<ConfigError>("[fleet] this process is alone: it has no group; see docs/launch.md");
   return *self.group;
 }
+
+comm::Group& group(Axis axis) {
+  Job& self = joined("fleet::group()");
+  if (!self.along(axis))
+    throw_error<ConfigError>("[fleet] this rank is the only one along the {} axis ({}): it has no group there",
+                             name_of(axis), to_string(mesh()));
+  return *self.along(axis);
+}
+
+const Mesh& mesh() { return StepContext::current().mesh; }
 
 }  // namespace bonfire::fleet

@@ -6,6 +6,7 @@
 //   gradient_memory.cpp     where the gradients lie while they are reduced
 //   fleet.cpp               what distributed_model and distributed_optimizer set up
 
+#include <array>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -17,8 +18,9 @@
 #include "bonfire/comm/group.h"
 #include "bonfire/comm/heartbeat.h"
 #include "bonfire/comm/rendezvous.h"
-#include "bonfire/graph/step_state.h"
+#include "bonfire/graph/step_context.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/accumulation.h"
 #include "bonfire/parallel/gradients.h"
 #include "bonfire/parallel/local_sgd.h"
 #include "bonfire/parallel/option_changes.h"
@@ -32,11 +34,13 @@ struct DistributedParameter {
 };
 
 // What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
-struct Job {
+struct Job : StepJob {
   comm::Rendezvous rendezvous;  // keeps the store while the job lives
   std::chrono::milliseconds timeout{};
   std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
-  int channel = -1;                    // of the all-reduces of gradients
+  // [axis]: of the ranks that differ along it alone; where those are all of them `group` itself, null where it is one.
+  std::array<std::shared_ptr<comm::Group>, kAxes> axes = {};
+  int channel = -1;  // of the all-reduces of gradients, along the data axis; -1: that is one rank
   std::map<const VariableState*, DistributedParameter> parameters;
   std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
   std::vector<ModelGradients> models;
@@ -44,21 +48,27 @@ struct Job {
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
   std::optional<LocalSgd> local = {};
+  std::optional<Accumulation> accumulation = {};
   StepState<uint64_t> traced_anew;  // rises with models and strategy: steps that were traced before are others
   OptionChanges changes = {};
   int64_t fetch_frequency = 1, fetches_asked = 0;        // steps
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
   std::shared_ptr<runtime::TimingPeers> timing = nullptr;
 
+  std::vector<Hook> hooks = {};  // of the thread's steps
+  Hook watch = {};               // of their failures
+
   Job() = default;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
-  ~Job();
+  ~Job() override;
+
+  const std::shared_ptr<comm::Group>& along(Axis axis) const { return axes[static_cast<size_t>(axis)]; }
 };
 
-std::unique_ptr<Job>& job();        // this thread's; null: it has joined none
-Job& joined(const char* what);      // ConfigError where there is none: `what` comes before fleet::init()
-void watch_steps(const Job& self);  // a step that fails here ends those of the peers
+Job* job();                     // of this thread's step context; null: it has joined none
+Job& joined(const char* what);  // ConfigError where there is none: `what` comes before fleet::init()
+void watch_steps(Job& self);    // a step that fails here ends those of the peers
 // The job's ranks by hosts; on one host there is nothing to gain.
 std::shared_ptr<comm::Group> group_by_hosts(Job& self);
 

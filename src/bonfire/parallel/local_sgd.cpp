@@ -20,10 +20,14 @@ void LocalSgd::begin_epoch(int64_t epoch) {
 }
 
 bool LocalSgd::ends_with_average(double rate) {
-  const bool average = local_ && ++own_steps_ >= every_;
+  const bool was_local = local_, average = averages_next();
   if (!warm_epochs_ && rate < highest_rate_) local_ = true;
   highest_rate_ = std::max(highest_rate_, rate);  // a schedule may warm up first
-  if (average) own_steps_ = 0;
+  if (average) {
+    own_steps_ = 0;
+  } else if (was_local) {
+    own_steps_ = own_steps_ + 1;
+  }
   return average;
 }
 

@@ -23,6 +23,9 @@ class LocalSgd {
   bool ends_with_average(double rate);
   void note_average() { own_steps_ = 0; }
 
+  // Whether the rate decides when it begins: then a step cannot be traced once for all.
+  bool waits_for_rate() const { return !warm_epochs_ && !local_; }
+
   // For checkpoints, which are of ranks that are averaged.
   double highest_rate() const { return highest_rate_; }
   void resume(bool local, double highest_rate) {
@@ -35,7 +38,7 @@ class LocalSgd {
   std::optional<int64_t> warm_epochs_;  // empty: until the rate drops
   double highest_rate_;
   StepState<bool> local_;
-  int64_t own_steps_ = 0;  // since the last average
+  StepState<int64_t> own_steps_;  // since the last average
 };
 
 }  // namespace bonfire

@@ -28,9 +28,9 @@ int64_t kind_of(const Device& device) {
   return static_cast<int64_t>(hash.low);
 }
 
-std::vector<int64_t> gathered(std::span<const int64_t> own) {  // [rank, own.size()]
-  std::vector<int64_t> all(own.size() * static_cast<size_t>(world_size()));
-  group().all_gather({own.data(), own.size(), DType::i64}, {all.data(), all.size(), DType::i64});
+std::vector<int64_t> gathered(std::span<const int64_t> own) {  // [place on the data axis, own.size()]
+  std::vector<int64_t> all(own.size() * static_cast<size_t>(mesh().size(Axis::data)));
+  group(Axis::data).all_gather({own.data(), own.size(), DType::i64}, {all.data(), all.size(), DType::i64});
   return all;
 }
 
@@ -76,10 +76,10 @@ ReplicaCheck::ReplicaCheck(nn::StateDict values)
 }
 
 void ReplicaCheck::start() {
-  if (world_size() == 1 || values_.empty()) return;
-  const uint64_t step = random_state().step;
+  if (mesh().size(Axis::data) == 1 || values_.empty()) return;
+  const uint64_t step = StepContext::current().random.step;
   hashes_ = hash_.run({});
-  random_state().step = step;
+  StepContext::current().random.step = step;
 }
 
 std::vector<int64_t> ReplicaCheck::read() {
@@ -118,7 +118,8 @@ void ReplicaCheck::finish(int64_t step) {
       "saved; "
       "resume goes on from the last checkpoint, and so does the job by itself with --max_restarts",
       step, difference_between(names, kinds, hashes, &at_fault));
-  const bool innocent = !at_fault.empty() && std::ranges::find(at_fault, rank()) == at_fault.end();
+  const int own_place = mesh().place(Axis::data);
+  const bool innocent = !at_fault.empty() && std::ranges::find(at_fault, own_place) == at_fault.end();
   if (innocent) throw_error<CommError>("{}", text);
   throw_error<DeviceError>("{}", text);
 }

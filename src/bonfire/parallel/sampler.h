@@ -1,5 +1,5 @@
 #pragma once
-// fleet::sampler(): this process's samples of each batch (data/sampler.h).
+// fleet::sampler(): the samples of this process's place on the data axis, of each batch (data/sampler.h).
 
 #include "bonfire/data/sampler.h"
 #include "bonfire/graph/engine.h"
@@ -12,20 +12,20 @@ struct SamplerOptions {
 };
 
 inline data::DistributedSampler sampler(SamplerOptions options = {}) {
-  return {.rank = rank(), .world = world_size(), .pad = options.pad};
+  return {.rank = mesh().place(Axis::data), .world = mesh().size(Axis::data), .pad = options.pad};
 }
 
 // While one lives, dropout draws the numbers of these rows of the global batch. Without one they are those of a sampler
 // without shares.
 class RowsOf {
  public:
-  explicit RowsOf(const data::Share& share) : before_(random_state()) {
-    random_state().rank = static_cast<uint64_t>(share.first);
-    random_state().world = static_cast<uint64_t>(share.step);
+  explicit RowsOf(const data::Share& share) : before_(StepContext::current().random) {
+    StepContext::current().random.rank = static_cast<uint64_t>(share.first);
+    StepContext::current().random.world = static_cast<uint64_t>(share.step);
   }
   ~RowsOf() {
-    random_state().rank = before_.rank;
-    random_state().world = before_.world;
+    StepContext::current().random.rank = before_.rank;
+    StepContext::current().random.world = before_.world;
   }
   RowsOf(const RowsOf&) = delete;
   RowsOf& operator=(const RowsOf&) = delete;

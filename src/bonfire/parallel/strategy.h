@@ -33,7 +33,7 @@ struct Choice {
 };
 
 struct DistributedStrategy {
-  int64_t num_threads = 1;
+  Choice<int64_t> num_threads = usually<int64_t>(1);
   std::optional<int64_t> cpu_threads = {};  // empty: auto
   Choice<int64_t> nccl_comm_num = usually<int64_t>(1);
   Choice<bool> fuse_all_reduce_ops = usually(true);

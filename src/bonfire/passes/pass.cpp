@@ -21,18 +21,6 @@
 
 namespace bonfire::passes {
 
-void Options::mix_into(base::Hash128& hash) const {
-  hash.mix(static_cast<uint64_t>(use_amp) | (static_cast<uint64_t>(amp_dtype) << 8) |
-           (static_cast<uint64_t>(fuse_bn_act_ops) << 1) | (static_cast<uint64_t>(fuse_elewise_add_act_ops) << 2) |
-           (static_cast<uint64_t>(fuse_elementwise) << 3) | (static_cast<uint64_t>(rebuild_cheap_values) << 4) |
-           (static_cast<uint64_t>(fuse_all_reduce_ops) << 5) | (static_cast<uint64_t>(stand_ins) << 6) |
-           (static_cast<uint64_t>(fast_math) << 7));
-  hash.mix(static_cast<uint64_t>(all_reduce_bytes));
-  hash.mix(static_cast<uint64_t>(all_reduce_layers));
-  hash.mix(static_cast<uint64_t>(communicators));
-  hash.mix(static_cast<uint64_t>(sync_batch_norm));
-}
-
 std::span<const std::unique_ptr<Pass>> pipeline() {
   static const std::vector<std::unique_ptr<Pass>> passes = [] {
     std::vector<std::unique_ptr<Pass>> list;
@@ -74,11 +62,6 @@ void run_pipeline(Graph& graph, const Options& options) {
     pass->run(graph, options);
     if (verifying) verify(graph, pass->name());
   }
-}
-
-Options& current_options() {
-  thread_local Options options;
-  return options;
 }
 
 }  // namespace bonfire::passes

@@ -1,7 +1,6 @@
 #include "bonfire/runtime/compile.h"
 
 #include <algorithm>
-#include <atomic>
 #include <unordered_map>
 
 #include "bonfire/base/error.h"
@@ -29,20 +28,15 @@ struct Traced {
   std::vector<int> outputs;  // for each returned tensor: the plan's output, or -1 - argument for an input itself
 };
 
-uint64_t thread_number() {
-  static std::atomic<uint64_t> threads{0};
-  thread_local const uint64_t own = ++threads;
-  return own;
-}
-
 // What shapes a trace is known before it but for the host's states, which only tracing finds out: what a step has read
 // of these, and the variables that it uses, are compared one by one (fits).
 base::Hash128 key_of(std::span<const Tensor> inputs) {
   base::Hash128 key;
   for (const Tensor& input : inputs) mix_spec(key, input.spec());
   key.mix(static_cast<uint64_t>(grad_enabled()));
-  key.mix(thread_number());  // hooks and scopes belong to a thread
-  runtime::mix_surroundings(key, passes::current_options());
+  const StepContext& context = StepContext::current();
+  key.mix(context.number);  // hooks and scopes belong to a thread
+  runtime::mix_surroundings(key, context.options, context.mesh);
   return key;
 }
 
@@ -136,7 +130,7 @@ Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor
   TraceScope scope(trace);
   std::vector<Tensor> returned = call_recorded(function, stand_ins, traced.states);
   std::vector<Value> live = live_of(trace, returned, stand_ins, traced);
-  traced.plan = runtime::find_or_compile(trace, live, passes::current_options());
+  traced.plan = runtime::find_or_compile(trace, live, StepContext::current().options);
   for (const Value& leaf : trace.leaves()) {
     int argument = -1;
     for (size_t i = 0; i < stand_ins.size(); ++i)
@@ -183,7 +177,7 @@ std::vector<Tensor> CompiledStep::run(std::span<const Tensor> inputs) {
   try {
     return state_->run(inputs);
   } catch (const std::exception& error) {  // what it has traced is lost
-    tell_step_failure(error.what());
+    StepContext::current().tell_failure(error.what());
     throw;
   }
 }
@@ -228,7 +222,7 @@ std::vector<Tensor> CompiledStep::State::run(std::span<const Tensor> given) {
   }
   for (const Variable& variable : traced->assigned) variable.keep_version_for_holders();
   runtime::LaunchResult result = runtime::launch(traced->plan, traced->leaves, traced->assigned);
-  ++random_state().step;
+  ++StepContext::current().random.step;
 
   std::vector<Tensor> outputs;
   for (int position : traced->outputs) {

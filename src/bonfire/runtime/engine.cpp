@@ -63,7 +63,7 @@ class PlanningEngine final : public Engine {
       run(trace);
     } catch (const std::exception& error) {
       trace.clear();
-      tell_step_failure(error.what());
+      StepContext::current().tell_failure(error.what());
       throw;
     }
   }
@@ -77,7 +77,7 @@ class PlanningEngine final : public Engine {
       finish(trace);
       return;
     }
-    std::shared_ptr<Plan> plan = find_or_compile(trace, live, passes::current_options());
+    std::shared_ptr<Plan> plan = find_or_compile(trace, live, StepContext::current().options);
     adopt_layouts(*plan, trace.leaves());
     std::vector<Variable> assigned;
     for (const Assignment& assignment : trace.assignments()) assigned.push_back(assignment.variable);
@@ -96,7 +96,7 @@ class PlanningEngine final : public Engine {
       }
     }
     trace.clear();
-    ++random_state().step;
+    ++StepContext::current().random.step;
   }
 };
 

@@ -135,7 +135,7 @@ void look_at_finished(bool wait_for_all) {
 
 void write_scalar(const Node& leaf, std::byte* target) {
   if (leaf.leaf == LeafKind::random) {
-    const RandomState& random = random_state();
+    const RandomState& random = StepContext::current().random;
     uint64_t words[4] = {random.seed, random.step, random.rank, random.world};
     std::memcpy(target, words, sizeof words);
     return;
@@ -183,7 +183,7 @@ class Binder {
     for (const ScalarSlot& slot : program.scalars)
       write_scalar(*leaves_[slot.leaf].node, launch.scalars.data() + slot.offset);
     launch.keep_alive = keep_;
-    launch.step_failure = step_failure();
+    launch.after_failure = StepContext::current().after_failure.calls();
     return launch;
   }
 

@@ -66,7 +66,7 @@ base::Hash128 key_of(const Trace& trace, std::span<const Value> live, const pass
     key.mix((static_cast<uint64_t>(!pending) << 63) | (position << 32) | value.index);
   }
   key.mix(live.size());
-  mix_surroundings(key, options);
+  mix_surroundings(key, options, trace.context().mesh);
   return key;
 }
 
@@ -144,8 +144,9 @@ bool layouts_fit(const Plan& plan, std::span<const Value> leaves) {
   return true;
 }
 
-void mix_surroundings(base::Hash128& key, const passes::Options& options) {
+void mix_surroundings(base::Hash128& key, const passes::Options& options, const Mesh& mesh) {
   options.mix_into(key);
+  mesh.mix_into(key);
   key.mix(std::string_view(forced_kernel()));
 }
 

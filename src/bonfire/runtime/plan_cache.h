@@ -31,7 +31,7 @@ bool layouts_fit(const Plan& plan, std::span<const Value> leaves);
 
 // The part of a step's key that neither the trace nor its inputs hold: the pass options, and kernels that are forced.
 // The cache of plans and compile() both ask here.
-void mix_surroundings(base::Hash128& key, const passes::Options& options);
+void mix_surroundings(base::Hash128& key, const passes::Options& options, const Mesh& mesh);
 
 // Plans, and what compile() has traced, that have not been used by so many launches are dropped.
 inline constexpr uint64_t kDropAfter = 2000;

@@ -96,7 +96,7 @@ void Trainer::State::prepare() {
   Span making(timeline.get(), kLoopTrack, "make model");
   const std::vector<Device> places = places_of(config);
   place = config.place == "auto" ? fleet::default_device() : places[static_cast<size_t>(fleet::rank()) % places.size()];
-  passes::Options& options = passes::current_options();
+  passes::Options& options = StepContext::current().options;
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
@@ -126,7 +126,8 @@ void Trainer::State::make_model() {
   optimizer = make_optimizer(config, model->parameters());
   if (fleet::world_size() > 1) {
     DistributedStrategy strategy = config.strategy;
-    strategy.num_threads = strategy.accumulate_steps = 1;  // the trainer itself sees to these
+    strategy.accumulate_steps = 1;  // the trainer itself sees to it, and has used these
+    strategy.num_threads = DistributedStrategy{}.num_threads;
     strategy.cpu_threads.reset();
     if (strategy.use_local_sgd) local.emplace(strategy, 0);
     strategy.use_local_sgd = false;

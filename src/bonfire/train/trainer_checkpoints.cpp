@@ -78,7 +78,7 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     nlohmann::json state = nlohmann::json::parse(json);
     step = state.at("step");
     train->seek({state.at("loader").at("epoch"), state.at("loader").at("samples")});
-    random_state().step = state.at("random_step");
+    StepContext::current().random.step = state.at("random_step");
     best_top1 = state.at("best_top1");
     last_top1 = state.at("last_top1");
     if (state.contains("test_top1")) test_top1 = state["test_top1"].get<double>();
@@ -125,7 +125,7 @@ std::string Trainer::State::run_state() const {
                        {"optimizer", config.optimizer},
                        {"step", step},
                        {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
-                       {"random_step", random_state().step},
+                       {"random_step", StepContext::current().random.step},
                        {"best_top1", best_top1},
                        {"last_top1", last_top1},
                        {"evaluations_without_gain", evaluations_without_gain},

@@ -149,9 +149,9 @@ void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
   Span span(timeline.get(), "training loop", "evaluate on the test data");
   std::optional<models::Model> best;
   if (best_checkpoint.filename() != checkpoint_name(step)) {
-    const RandomState before = random_state();  // making a model draws weights
+    const RandomState before = StepContext::current().random;  // making a model draws weights
     best = models::make(config.model, model_options());
-    random_state() = before;
+    StepContext::current().random = before;
     if (writer) writer->finish();
     if (is_first_rank()) best->load(folder / "best.safetensors");
     best->to(place);

@@ -69,7 +69,7 @@ TEST_F(CudaDevice, LargeTranspositionsMoveEveryElement) {
 // Losses of a few steps; the model and the data are the same on every device.
 template <class Make>
 std::vector<float> train(Make make, const Shape& image, Device device, bool amp, int steps = 5) {
-  passes::current_options().use_amp = amp;
+  use_mixed_precision(amp);
   manual_seed(11);
   auto model = make();
   model.to(device);
@@ -89,7 +89,7 @@ std::vector<float> train(Make make, const Shape& image, Device device, bool amp,
                        Tensor::from<int64_t>(std::span<const int64_t>(labels), {image[0]}, device));
     losses.push_back(loss.item<float>());
   }
-  passes::current_options().use_amp = false;
+  use_mixed_precision(false);
   return losses;
 }
 

@@ -254,7 +254,7 @@ class CpuQueue final : public Queue {
     try {
       return run_program(launch);
     } catch (const std::exception& error) {
-      if (launch.step_failure) (*launch.step_failure)(error.what());
+      tell(launch.after_failure, error.what());
       background_.finish_after_failure();
       throw;
     }

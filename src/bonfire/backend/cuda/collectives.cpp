@@ -144,7 +144,7 @@ CollectiveThread::~CollectiveThread() {
 std::shared_ptr<CollectiveLaunch> CollectiveThread::expect(const Launch& launch, size_t collectives) {
   auto expected = std::make_shared<CollectiveLaunch>();
   expected->left = collectives;
-  expected->step_failure = launch.step_failure;
+  expected->after_failure = launch.after_failure;
   std::lock_guard lock(mutex_);
   launches_.push_back(expected);
   if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
@@ -178,7 +178,7 @@ void CollectiveThread::serve() {
     } catch (const std::exception& error) {
       if (!launch->failure) {
         launch->failure = std::current_exception();
-        if (launch->step_failure) (*launch->step_failure)(error.what());
+        tell(launch->after_failure, error.what());
       }
     }
     if (next.collective->blocks_) launch->waited += seconds_now() - next.since;

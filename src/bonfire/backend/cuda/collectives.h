@@ -25,7 +25,7 @@ class CollectiveThread;
 // What is known of the collectives of one launch; complete when the launch is done.
 struct CollectiveLaunch {
   size_t left = 0;  // not made yet
-  std::shared_ptr<const StepFailure> step_failure;
+  FailureCalls after_failure;
   std::exception_ptr failure;  // the first
   double waited = 0;           // seconds in which the device had to wait
 };

@@ -14,7 +14,7 @@ void check(cublasStatus_t status, const char* call) {
 
 cublasLtHandle_t cublas_lt() {
   static std::mutex mutex;
-  static std::vector<cublasLtHandle_t> handles(static_cast<size_t>(device_count()));
+  static auto handles = std::vector<cublasLtHandle_t>(static_cast<size_t>(device_count()));
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   std::lock_guard lock(mutex);

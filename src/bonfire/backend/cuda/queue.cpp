@@ -70,7 +70,7 @@ void EventCompletion::finish(cudaError_t status) {
 void EventCompletion::count_collectives(cudaError_t status) {
   const CollectiveLaunch& launch = *collectives_->launch;
   if (!failure_) failure_ = launch.failure;
-  if (status != cudaSuccess && launch_.step_failure) (*launch_.step_failure)(cudaGetErrorString(status));
+  if (status != cudaSuccess) tell(launch_.after_failure, cudaGetErrorString(status));
   float milliseconds = 0;
   if (status == cudaSuccess &&
       cudaEventElapsedTime(&milliseconds, collectives_->begin.get(), event_.get()) == cudaSuccess)
@@ -112,7 +112,7 @@ std::shared_ptr<Completion> CudaQueue::launch(Launch launch) {
 // Of a launch that could not be enqueued as a whole: its collectives will not all be made.
 void CudaQueue::give_up(const Launch& launch, const std::shared_ptr<CollectiveLaunch>& collectives,
                         const std::string& why) {
-  if (launch.step_failure) (*launch.step_failure)(why);  // also ends those that have begun
+  tell(launch.after_failure, why);  // also ends those that have begun
   cudaStreamSynchronize(stream_.get());
   collectives_.forget(collectives);
 }

@@ -24,7 +24,7 @@ const dnnl::engine& engine() {
 }
 
 dnnl::stream& stream() {
-  static thread_local dnnl::stream instance(engine());
+  static thread_local auto instance = dnnl::stream(engine());
   return instance;
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+// strategy.accumulate_steps: the gradients of so many batches add up before an update, as if they were one batch.
+//
+//   loss.backward();         // adds 1/K of its gradients; they are reduced over the ranks with the K-th
+//   optimizer.step();        // updates every K-th time it is called
+//   optimizer.clear_grad();  // clears after an update; else nothing
+//
+// clip_grad_norm, the hooks after an update and local SGD count updates too. Every batch weighs the same.
+
+#include <cstdint>
+#include <vector>
+
+#include "bonfire/graph/step_context.h"
+#include "bonfire/optim/optimizer.h"
+
+namespace bonfire::fleet {
+
+class Accumulation {
+ public:
+  // Of this optimizer's parameters, in the steps of this thread, while it lives.
+  Accumulation(const optim::Optimizer& optimizer, int64_t batches);
+  Accumulation(const Accumulation&) = delete;
+  Accumulation& operator=(const Accumulation&) = delete;
+
+  const std::vector<Variable>& parameters() const { return parameters_; }
+
+ private:
+  std::vector<Variable> parameters_;
+  int64_t batches_;
+  StepState<int64_t> added_;  // since the last update
+  std::vector<Hook> hooks_;
+};
+
+}  // namespace bonfire::fleet
