@@ -4,7 +4,6 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/graph.h"
 #include "bonfire/graph/step_context.h"
-
 #include "bonfire/train/config.h"
 #include "bonfire/train/describe.h"
 #include "bonfire/train/model_table.h"

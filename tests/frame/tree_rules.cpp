@@ -63,13 +63,16 @@ int layer_of(const std::string& path, const std::vector<std::string>& layers) {
 // The name of the variable that a line defines at namespace scope (clang-format leaves those in the first column), or
 // for good inside a function, if the program can change it; empty for any other line.
 std::string global_defined_by(const std::string& line) {
-  static const std::regex kept(R"(^\s*(?:(?:static|constinit|inline|thread_local) )+([^(={;]*[ *&>:])(\w+)\s*(?:=|;|\{|\[|, ).*)");
+  static const std::regex kept(
+      R"(^\s*(?:(?:static|constinit|inline|thread_local) )+([^(={;]*[ *&>:])(\w+)\s*(?:=|;|\{|\[|, ).*)");
   static const std::regex at_namespace(R"(^([A-Za-z_][\w:<>, *]*[ *&>])(\w+)(?: = .*|\{.*\}|\[.*\].*|, .*)?;.*)");
-  static const std::regex is_no_variable(R"(\b(?:const|constexpr|using|namespace|return|struct|class|friend|enum|throw|else|extern)\b)");
+  static const std::regex is_no_variable(
+      R"(\b(?:const|constexpr|using|namespace|return|struct|class|friend|enum|throw|else|extern)\b)");
   std::smatch found;
   const bool local = std::regex_match(line, found, kept);
   if (!local && !std::regex_match(line, found, at_namespace)) return {};
-  if (line.find("thread_local") == std::string::npos && std::regex_search(found[1].first, found[1].second, is_no_variable))
+  if (line.find("thread_local") == std::string::npos &&
+      std::regex_search(found[1].first, found[1].second, is_no_variable))
     return {};
   return found[2];
 }

@@ -18,8 +18,9 @@ std::vector<std::string> layering_faults(const std::filesystem::path& root, cons
 // Headers have at most 300 lines, sources at most 600, and no file is called utils, helpers, common or misc.
 std::vector<std::string> file_faults(const std::filesystem::path& root);
 
-// Thread-local variables and mutable globals of the headers and sources under `root`, as "graph/trace.cpp current_trace",
-// that `file` does not list, and those that it lists but that are not there. A line of it: file, name, why it is.
+// Thread-local variables and mutable globals of the headers and sources under `root`, as "graph/trace.cpp
+// current_trace", that `file` does not list, and those that it lists but that are not there. A line of it: file, name,
+// why it is.
 std::vector<std::string> global_faults(const std::filesystem::path& root, const std::filesystem::path& file);
 
 // Links and pictures of the Markdown files in `root` and in its docs/ lead to files that are there. Addresses elsewhere

@@ -46,7 +46,8 @@ TEST(Mesh, EveryArrangementIsWhole) {
 }
 
 TEST(Mesh, RanksThatCannotBeArrangedSoAreToldHowMany) {
-  EXPECT_ERROR(Mesh::of(0, 6, {.tensor = 4}), ConfigError, "6 ranks cannot be arranged as data ? × pipeline 1 × tensor 4");
+  EXPECT_ERROR(Mesh::of(0, 6, {.tensor = 4}), ConfigError,
+               "6 ranks cannot be arranged as data ? × pipeline 1 × tensor 4");
   EXPECT_ERROR(Mesh::of(0, 8, {.data = 3, .tensor = 2}), ConfigError, "8 ranks cannot be arranged as data 3");
   EXPECT_ERROR(Mesh::of(0, 8, {.tensor = 0}), ConfigError, "expected at least 1 each");
   EXPECT_ERROR(Mesh::of(0, 8, {.pipeline = 65536, .tensor = 65536}), ConfigError, "cannot be arranged");

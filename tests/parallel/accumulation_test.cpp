@@ -29,14 +29,15 @@ Tensor rows(int64_t update, int64_t first, int64_t count, Device device) {
 }
 
 // The weights after kUpdates updates by `batches` batches each, whose samples are shared out between the ranks.
-std::vector<float> weights_after(int64_t batches, const Loop& loop, Device device, const DistributedStrategy& strategy) {
+std::vector<float> weights_after(int64_t batches, const Loop& loop, Device device,
+                                 const DistributedStrategy& strategy) {
   manual_seed(5);
   nn::Linear model({.in = kFeatures, .out = 3});
   model.to(device);
   model = fleet::distributed_model(model);
-  const optim::Optimizer made = loop.momentum
-                                    ? optim::Optimizer(optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9}))
-                                    : optim::Optimizer(optim::Adam(model.parameters(), {.lr = 0.01}));
+  const optim::Optimizer made =
+      loop.momentum ? optim::Optimizer(optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9}))
+                    : optim::Optimizer(optim::Adam(model.parameters(), {.lr = 0.01}));
   optim::Optimizer optimizer = fleet::distributed_optimizer(made, strategy);
   auto step = [&](const Tensor& x) {
     if (loop.clears_first) optimizer.clear_grad();
@@ -135,8 +136,8 @@ TEST(Accumulation, WithSeveralOptimizersIsRefused) {
   fleet::leave();
   fleet::join(nullptr);
   fleet::distributed_optimizer(optim::SGD(a.parameters(), {.lr = 1}));
-  EXPECT_ERROR(fleet::distributed_optimizer(optim::SGD(b.parameters(), {.lr = 1}), {.accumulate_steps = 2}), ConfigError,
-               "accumulate_steps goes with one optimizer");
+  EXPECT_ERROR(fleet::distributed_optimizer(optim::SGD(b.parameters(), {.lr = 1}), {.accumulate_steps = 2}),
+               ConfigError, "accumulate_steps goes with one optimizer");
   fleet::leave();
 }
 

@@ -19,8 +19,8 @@ Mesh Mesh::of(int rank, int world, const MeshSizes& sizes) {
   const int64_t others = int64_t{sizes.pipeline} * sizes.tensor;
   if (world % others != 0 || (sizes.data != 0 && sizes.data * others != world))
     throw_error<ConfigError>(
-        "[mesh] {} ranks cannot be arranged as data {} × pipeline {} × tensor {}: start as many as their product", world,
-        sizes.data == 0 ? "?" : std::to_string(sizes.data), sizes.pipeline, sizes.tensor);
+        "[mesh] {} ranks cannot be arranged as data {} × pipeline {} × tensor {}: start as many as their product",
+        world, sizes.data == 0 ? "?" : std::to_string(sizes.data), sizes.pipeline, sizes.tensor);
   BONFIRE_CHECK(rank >= 0 && rank < world);
   Mesh mesh;
   mesh.sizes_ = {static_cast<int>(world / others), sizes.pipeline, sizes.tensor};

@@ -1,7 +1,7 @@
 #pragma once
-// Mesh: how the ranks of a job are arranged, data × pipeline × tensor, and where this one stands. Ranks that differ along
-// `tensor` alone are numbered one after the other, then along `pipeline`, then along `data`: those that talk most are
-// nearest to each other.
+// Mesh: how the ranks of a job are arranged, data × pipeline × tensor, and where this one stands. Ranks that differ
+// along `tensor` alone are numbered one after the other, then along `pipeline`, then along `data`: those that talk most
+// are nearest to each other.
 //
 //   Mesh mesh = Mesh::of(5, 8, {.tensor = 2});  // rank 5 of 8: data 4 × tensor 2
 //   mesh.place(Axis::data);                     // 2

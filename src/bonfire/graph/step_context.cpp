@@ -11,13 +11,14 @@ namespace bonfire {
 namespace {
 std::atomic<uint64_t> first_seed{RandomState{}.seed};  // of threads that have not drawn yet
 std::atomic<uint64_t> contexts{0};                     // so far
-}
+}  // namespace
 
 void StepOptions::mix_into(base::Hash128& hash) const {
-  hash.mix(static_cast<uint64_t>(use_amp) | (static_cast<uint64_t>(amp_dtype) << 8) | (static_cast<uint64_t>(fuse_bn_act_ops) << 1) |
-           (static_cast<uint64_t>(fuse_elewise_add_act_ops) << 2) | (static_cast<uint64_t>(fuse_elementwise) << 3) |
-           (static_cast<uint64_t>(rebuild_cheap_values) << 4) | (static_cast<uint64_t>(fuse_all_reduce_ops) << 5) |
-           (static_cast<uint64_t>(stand_ins) << 6) | (static_cast<uint64_t>(fast_math) << 7));
+  hash.mix(static_cast<uint64_t>(use_amp) | (static_cast<uint64_t>(amp_dtype) << 8) |
+           (static_cast<uint64_t>(fuse_bn_act_ops) << 1) | (static_cast<uint64_t>(fuse_elewise_add_act_ops) << 2) |
+           (static_cast<uint64_t>(fuse_elementwise) << 3) | (static_cast<uint64_t>(rebuild_cheap_values) << 4) |
+           (static_cast<uint64_t>(fuse_all_reduce_ops) << 5) | (static_cast<uint64_t>(stand_ins) << 6) |
+           (static_cast<uint64_t>(fast_math) << 7));
   hash.mix(static_cast<uint64_t>(all_reduce_bytes));
   hash.mix(static_cast<uint64_t>(all_reduce_layers));
   hash.mix(static_cast<uint64_t>(communicators));
@@ -27,10 +28,9 @@ void StepOptions::mix_into(base::Hash128& hash) const {
 StepContext::StepContext() : number(++contexts), random{.seed = first_seed.load()} {}
 StepContext::~StepContext() = default;
 
-StepContext& StepContext::current() {
-  constinit thread_local StepContext* here = nullptr;  // asked for all the time
-  if (here != nullptr) [[likely]]
-    return *here;
+constinit thread_local StepContext* StepContext::here = nullptr;
+
+StepContext& StepContext::first_use() {
   thread_local StepContext context;
   here = &context;
   return context;

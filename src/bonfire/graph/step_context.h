@@ -16,6 +16,7 @@
 namespace bonfire {
 
 class Tensor;
+class Trace;
 class Variable;
 class VariableCopies;
 namespace optim {
@@ -46,6 +47,8 @@ class StepJob {
 
 // Where this thread is while it traces: trace.h has the scopes that change it.
 struct TracingPlace {
+  Trace* trace = nullptr;             // this thread's own, once there is one
+  Trace* other = nullptr;             // the one that a TraceScope has put in its place
   uint64_t next_sequence = 1;         // of nodes; see Node::sequence
   const std::string* path = nullptr;  // of the module
   bool grad_enabled = true;
@@ -60,7 +63,7 @@ struct StepContext {
   StepContext(const StepContext&) = delete;
   StepContext& operator=(const StepContext&) = delete;
   ~StepContext();
-  static StepContext& current();  // this thread's
+  static StepContext& current() { return here != nullptr ? *here : first_use(); }  // this thread's
 
   const uint64_t number;  // no other context of the process has it
 
@@ -93,6 +96,10 @@ struct StepContext {
   std::unique_ptr<StepJob> job;      // null: this thread has joined none
 
   TracingPlace place;
+
+ private:
+  static StepContext& first_use();
+  static constinit thread_local StepContext* here;  // asked for all the time
 };
 
 }  // namespace bonfire

@@ -16,8 +16,6 @@ namespace {
 constexpr size_t kMostPendingNodes = 20'000;
 
 std::atomic<uint64_t> next_trace_id{1};
-thread_local Trace* current_trace = nullptr;
-
 TracingPlace& place() { return StepContext::current().place; }
 
 std::atomic<bool>& check_numbers_flag() {
@@ -44,8 +42,11 @@ Trace::Trace() : context_(StepContext::current()), id_(next_trace_id.fetch_add(1
 Trace::~Trace() { clear(); }
 
 Trace& Trace::current() {
-  if (current_trace != nullptr) return *current_trace;
+  TracingPlace& here = place();
+  if (here.other != nullptr) return *here.other;
+  if (here.trace != nullptr) return *here.trace;
   thread_local Trace trace;
+  here.trace = &trace;
   return trace;
 }
 
@@ -191,9 +192,9 @@ void Trace::clear() {
   while (!nodes.empty()) nodes.pop_back();
 }
 
-TraceScope::TraceScope(Trace& trace) : before_(current_trace) { current_trace = &trace; }
-bool TraceScope::active() { return current_trace != nullptr; }
-TraceScope::~TraceScope() { current_trace = before_; }
+TraceScope::TraceScope(Trace& trace) : before_(std::exchange(place().other, &trace)) {}
+bool TraceScope::active() { return place().other != nullptr; }
+TraceScope::~TraceScope() { place().other = before_; }
 
 namespace {
 

@@ -39,7 +39,8 @@ class Trace {
   void assign(const Variable& variable, const Value& value);
   Value read(const Variable& variable);
   Value scalar(std::shared_ptr<double> cell, DType dtype, Device device);
-  // i64 [4]: seed, step, rank and world (RandomState), as a value of this trace, so that a later backward pass sees those of its forward pass.
+  // i64 [4]: seed, step, rank and world (RandomState), as a value of this trace, so that a later backward pass sees
+  // those of its forward pass.
   Value random_key(Device device);
 
   bool empty() const { return nodes_.empty() && assignments_.empty(); }

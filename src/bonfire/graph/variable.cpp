@@ -73,7 +73,8 @@ const Variable* VariableCopies::find(const Variable& variable) const {
   return found == copies_.end() ? nullptr : &found->second;
 }
 
-UseCopies::UseCopies(const VariableCopies& copies) : before_(std::exchange(StepContext::current().place.copies, &copies)) {}
+UseCopies::UseCopies(const VariableCopies& copies)
+    : before_(std::exchange(StepContext::current().place.copies, &copies)) {}
 UseCopies::~UseCopies() { StepContext::current().place.copies = before_; }
 
 Variable here(const Variable& variable) {

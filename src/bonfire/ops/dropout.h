@@ -6,8 +6,8 @@
 // Op (Trait::random): dropout(x, key i64 [4]) → y like x; also its own gradient, applied to dy.
 //   attributes: p (number), number (of the op within the step); those of a slice (ops/random_slice.h)
 //   key holds seed, step, rank and world. Row i of x is row i · world + rank of the batch of all ranks
-//   (graph/step_context.h). With u = uniform_at(seed, random_stream(step, number), index) an element is kept, and multiplied
-//   by 1 / (1 − p), where u ≥ float(p).
+//   (graph/step_context.h). With u = uniform_at(seed, random_stream(step, number), index) an element is kept, and
+//   multiplied by 1 / (1 − p), where u ≥ float(p).
 
 #include "bonfire/graph/tensor.h"
 #include "bonfire/ops/random_slice.h"

@@ -28,7 +28,8 @@ Tensor clip_grad_norm(std::span<const Variable> parameters, const Scalar& max_no
   }
   if (gradients.empty()) return zeros({});
   const Tensor squares = gradient_squares(gradients);
-  if (!all_say(StepContext::current().update_is_due)) return sqrt(squares).to(gradients[0].dtype() == DType::f64 ? DType::f64 : DType::f32);
+  if (!all_say(StepContext::current().update_is_due))
+    return sqrt(squares).to(gradients[0].dtype() == DType::f64 ? DType::f64 : DType::f32);
   Tensors results = clip_gradients(gradients, squares, max_norm);
   for (size_t i = 0; i < clipped.size(); ++i) clipped[i].assign(results[i + 1]);
   return results[0];

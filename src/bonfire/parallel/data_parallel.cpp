@@ -240,9 +240,8 @@ struct DeviceThreads::State {
   void serve(size_t place) {
     Hook weighing;
     if (devices.size() > 1)
-      weighing = StepContext::current().before_backward.add([this, place](const Tensor& seed) {
-        return mul(seed, weights[place].tensor(seed.dtype(), seed.device()));
-      });
+      weighing = StepContext::current().before_backward.add(
+          [this, place](const Tensor& seed) { return mul(seed, weights[place].tensor(seed.dtype(), seed.device())); });
     for (uint64_t done = 0;;) {
       const std::function<void(size_t)>* own;
       {
@@ -257,8 +256,9 @@ struct DeviceThreads::State {
         (*own)(place);
       } catch (...) {
         errors[place] = std::current_exception();
-        Trace::current().clear();                           // half a step
-        StepContext::current().tell_failure(comm::reason_of(errors[place]));  // the others may be waiting for this device
+        Trace::current().clear();  // half a step
+        // The others may be waiting for this device.
+        StepContext::current().tell_failure(comm::reason_of(errors[place]));
       }
       std::lock_guard lock(mutex);
       if (--working == 0) changed.notify_all();

@@ -38,7 +38,8 @@ void reduce_gradients(std::span<const Variable> written) {
   std::set<const VariableState*> states;
   for (const Variable& parameter : written) states.insert(&parameter.state());
   self.traced_anew.get();
-  bool later = without_reduction() > 0 || !all_say(StepContext::current().update_is_due) || (self.local && self.local->local());
+  bool later =
+      without_reduction() > 0 || !all_say(StepContext::current().update_is_due) || (self.local && self.local->local());
   for (size_t i = 0; i < self.models.size(); ++i) {
     if (!self.models[i].note(states) || later) continue;
     if (!self.models[i].has_order()) settle_order(self, i, written);
@@ -64,7 +65,8 @@ void average_parameters(const Job& self) {
 
 void after_update(const optim::Optimizer& optimizer) {
   const std::vector<std::vector<Variable>>& optimizers = job()->optimizers;
-  const bool is_distributed = std::find(optimizers.begin(), optimizers.end(), optimizer.parameters()) != optimizers.end();
+  const bool is_distributed =
+      std::find(optimizers.begin(), optimizers.end(), optimizer.parameters()) != optimizers.end();
   if (!job()->local || !is_distributed) return;
   if (Trace::current().compiling && job()->local->waits_for_rate())
     throw_error<ConfigError>(

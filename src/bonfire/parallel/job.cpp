@@ -141,8 +141,10 @@ void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
   for (int i = 0; i < kAxes; ++i) {
     const auto axis = static_cast<Axis>(i);
     std::shared_ptr<comm::Group>& along = made->axes[static_cast<size_t>(i)];
-    if (mesh.size(axis) == mesh.world()) along = made->group;
-    else if (mesh.size(axis) > 1) along = made->group->split(mesh.line(axis));
+    if (mesh.size(axis) == mesh.world())
+      along = made->group;
+    else if (mesh.size(axis) > 1)
+      along = made->group->split(mesh.line(axis));
   }
   made->reducing = made->along(Axis::data);
   if (made->reducing)
