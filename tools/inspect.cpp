@@ -22,7 +22,7 @@ struct InspectWanted {
 };
 
 train::StepSubject subject_of(const train::Config& config, int64_t batch) {
-  passes::Options& options = StepContext::current().options;
+  StepOptions& options = StepContext::current().options;
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;

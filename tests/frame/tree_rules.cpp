@@ -160,7 +160,7 @@ std::vector<std::string> global_faults(const fs::path& root, const fs::path& fil
   for (const std::string& line : read_lines(file)) {
     std::istringstream words(line);
     std::string path, name;
-    if (words >> path >> name && path[0] != '#') listed.insert(path + " " + name);
+    if (words >> path >> name && path[0] != '#') listed.insert(fmt::format("{} {}", path, name));
   }
   std::vector<std::string> faults;
   std::set<std::string> found;
@@ -168,7 +168,7 @@ std::vector<std::string> global_faults(const fs::path& root, const fs::path& fil
     for (const std::string& line : read_lines(root / path)) {
       const std::string name = global_defined_by(line);
       if (name.empty()) continue;
-      const std::string one = path.string() + " " + name;
+      const std::string one = fmt::format("{} {}", path.string(), name);
       found.insert(one);
       if (!listed.contains(one))
         faults.push_back(fmt::format("{} is a global that {} does not list: {}", one, file.filename().string(), line));

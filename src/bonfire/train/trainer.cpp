@@ -96,7 +96,7 @@ void Trainer::State::prepare() {
   Span making(timeline.get(), kLoopTrack, "make model");
   const std::vector<Device> places = places_of(config);
   place = config.place == "auto" ? fleet::default_device() : places[static_cast<size_t>(fleet::rank()) % places.size()];
-  passes::Options& options = StepContext::current().options;
+  StepOptions& options = StepContext::current().options;
   options.use_amp = config.strategy.use_amp;
   options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
   options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
