@@ -110,6 +110,18 @@ TEST(Accumulation, OnTwoRanksIsOneLargeBatch) {
     }
 }
 
+TEST(Accumulation, OfOtherNumbersOnOtherRanksIsRefusedOnAll) {
+  std::vector<std::shared_ptr<comm::Group>> groups = comm::local_groups(2);
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r)
+    ranks.emplace_back([&, r] {
+      fleet::join(groups[static_cast<size_t>(r)]);
+      EXPECT_ERROR(weights_after(2, {}, {DeviceType::cpu, static_cast<int16_t>(r)}, {.accumulate_steps = 2 + r}),
+                   ConfigError, "accumulate_steps");
+    });
+  for (std::thread& rank : ranks) rank.join();
+}
+
 TEST(Accumulation, EndsWithTheJobAndWithAStrategyWithoutIt) {
   const Loop loop;
   const std::vector<float> expected = alone(1, loop, 1);

@@ -51,6 +51,7 @@ comm::Settings compared_of(const optim::Optimizer& optimizer, const DistributedS
                    {"use_local_sgd", print(bool{s.use_local_sgd})},
                    {"local_sgd_steps", print(s.local_sgd_steps)},
                    {"local_sgd_is_warm_steps", s.local_sgd_is_warm_steps ? print(*s.local_sgd_is_warm_steps) : "auto"},
+                   {"accumulate_steps", print(s.accumulate_steps)},
                    {"sync_batch_norm", print(bool{s.sync_batch_norm})}});
   return settings;
 }
