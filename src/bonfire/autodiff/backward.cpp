@@ -189,7 +189,8 @@ void Tensor::backward(BackwardOptions options) const {
   GradMode mode(options.create_graph);
   Tensor seed = seed_for(*this, {});
   const StepContext& context = trace.context();
-  for (const auto& hook : *context.before_backward.calls()) seed = hook.call(seed);
+  const auto before = context.before_backward.calls();
+  for (const auto& hook : *before) seed = hook.call(seed);
   Walk walk(*this);
   walk.add(value_, seed);
   std::vector<Variable> written;
@@ -199,7 +200,8 @@ void Tensor::backward(BackwardOptions options) const {
   });
   if (!options.retain_graph && !options.create_graph) walk.consume();
   Trace::current().has_backward = true;
-  for (const auto& hook : *context.after_backward.calls()) hook.call(written);
+  const auto after = context.after_backward.calls();
+  for (const auto& hook : *after) hook.call(written);
 }
 
 std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options) {

@@ -43,7 +43,8 @@ void tell(const FailureCalls& calls, const std::string& why) {
 
 bool all_say(const Hooks<bool()>& hooks) {
   bool all = true;
-  for (const auto& hook : *hooks.calls()) all = hook.call() && all;
+  const auto list = hooks.calls();
+  for (const auto& hook : *list) all = hook.call() && all;
   return all;
 }
 

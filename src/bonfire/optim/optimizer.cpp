@@ -189,9 +189,11 @@ void Optimizer::step() {
     if (all_say(context.update_is_due)) {
       const auto conditions = context.update_conditions.calls();
       for (const Bucket& bucket : impl_->buckets) impl_->append(bucket, *conditions);
-      for (const auto& hook : *context.after_update.calls()) hook.call(*this);
+      const auto after = context.after_update.calls();
+      for (const auto& hook : *after) hook.call(*this);
     }
-    for (const auto& hook : *context.after_step.calls()) hook.call(*this);
+    const auto after = context.after_step.calls();
+    for (const auto& hook : *after) hook.call(*this);
   }
   commit();
 }
