@@ -77,8 +77,10 @@ struct StepContext {
   // At the end of every backward(), with the variables whose gradients it has written, in the order in which those
   // appeared: data parallel appends its all-reduces there.
   Hooks<void(std::span<const Variable> written)> after_backward;
-  // Whether the backward() before is the last one of an update: all must say so. Until then gradients stay this rank's
-  // own, and neither clipping nor Optimizer::step() changes anything.
+  // Whether a backward() reduces gradients over the ranks: all must say so, else they stay this rank's own.
+  Hooks<bool()> reduces_gradients;
+  // Whether the backward() before is the last one of an update: all must say so. Until then neither clipping nor
+  // Optimizer::step() changes anything.
   Hooks<bool()> update_is_due;
   // Whether gradients have done their work: all must say so, else Optimizer::clear_grad() leaves them.
   Hooks<bool()> gradients_are_done;
@@ -87,6 +89,8 @@ struct StepContext {
   Hooks<Tensor(const Variable& parameter)> update_conditions;
   // After an optimizer has appended its updates, before the step is committed: more to be done with new parameters.
   Hooks<void(const optim::Optimizer& optimizer)> after_update;
+  // After an optimizer's rate was set.
+  Hooks<void(const optim::Optimizer& optimizer)> after_rate;
   // At the end of every Optimizer::step(), whether it has updated or not.
   Hooks<void(const optim::Optimizer& optimizer)> after_step;
   Hooks<void(const std::string& why)> after_failure;  // data parallel ends the waits of its peers there

@@ -4,8 +4,6 @@
 #include "bonfire/comm/same_settings.h"
 #include "bonfire/nn/module.h"
 #include "bonfire/optim/optimizer.h"
-#include "bonfire/parallel/strategy.h"
-#include "bonfire/passes/pass.h"
 
 namespace bonfire::fleet {
 
@@ -13,9 +11,7 @@ namespace bonfire::fleet {
 // not a parameter.
 comm::Settings compared_of(const nn::Module& model);
 
-// The kind, its rates and other numbers, which parameters it updates; the strategy as it counts: what it does not
-// choose is as the program has set it (`options`). Threads, and when memory is released, are a rank's own business.
-comm::Settings compared_of(const optim::Optimizer& optimizer, const DistributedStrategy& strategy,
-                           const passes::Options& options);
+// The kind, its rates and other numbers, and which parameters it updates.
+comm::Settings compared_of(const optim::Optimizer& optimizer);
 
 }  // namespace bonfire::fleet

@@ -56,6 +56,11 @@ void set_epoch(int64_t epoch);
 bool averaged();
 void average(std::span<const Variable> more = {});  // besides the parameters
 
+// What the job's strategies have counted, as JSON, for a program's own checkpoints. The same on all ranks, once they
+// are averaged().
+std::string strategy_state();
+void resume_strategies(const std::string& state);  // after distributed_optimizer
+
 // Whether the values of this step should come back to the host (fetch_frequency): true at the first step and at every
 // so many after it. To be asked once a step: if (fleet::fetch_due()) print(loss.item());
 bool fetch_due();

@@ -38,8 +38,7 @@ void reduce_gradients(std::span<const Variable> written) {
   std::set<const VariableState*> states;
   for (const Variable& parameter : written) states.insert(&parameter.state());
   self.traced_anew.get();
-  bool later =
-      without_reduction() > 0 || !all_say(StepContext::current().update_is_due) || (self.local && self.local->local());
+  const bool later = without_reduction() > 0 || !all_say(StepContext::current().reduces_gradients);
   for (size_t i = 0; i < self.models.size(); ++i) {
     if (!self.models[i].note(states) || later) continue;
     if (!self.models[i].has_order()) settle_order(self, i, written);
@@ -63,32 +62,10 @@ void average_parameters(const Job& self) {
     variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, self.channel, name));
 }
 
-void after_update(const optim::Optimizer& optimizer) {
-  const std::vector<std::vector<Variable>>& optimizers = job()->optimizers;
-  const bool is_distributed =
-      std::find(optimizers.begin(), optimizers.end(), optimizer.parameters()) != optimizers.end();
-  if (!job()->local || !is_distributed) return;
-  if (Trace::current().compiling && job()->local->waits_for_rate())
-    throw_error<ConfigError>(
-        "[fleet] local_sgd_is_warm_steps is auto, which waits for the rate to drop, and compile() traces a step once "
-        "only; call the step without compile(), or say how many epochs are warm");
-  if (job()->local->ends_with_average(optimizer.lr())) average_parameters(*job());
-}
-
-void set_epoch(int64_t epoch) {
-  if (job() && job()->local) job()->local->begin_epoch(epoch);
-}
-
-bool averaged() { return !job() || !job()->local || job()->local->averaged(); }
-
-void average(std::span<const Variable> more) {
-  if (!job() || job()->channel < 0) return;
-  average_parameters(*job());
+void average_over_ranks(const Job& self, std::span<const Variable> some) {
   NoGrad no_grad;
-  for (const Variable& variable : more)
-    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, job()->channel));
-  commit();
-  if (job()->local) job()->local->note_average();
+  for (const Variable& variable : some)
+    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, self.channel));
 }
 
 WithoutReduction::WithoutReduction() { without_reduction() = without_reduction() + 1; }

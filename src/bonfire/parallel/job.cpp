@@ -156,7 +156,6 @@ void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
   context.random.world = static_cast<uint64_t>(mesh.size(Axis::data));
   self.hooks.push_back(context.after_backward.add(reduce_gradients));
   self.hooks.push_back(context.update_conditions.add(used_anywhere));
-  self.hooks.push_back(context.after_update.add(after_update));
   watch_steps(self);
 }
 
@@ -164,14 +163,13 @@ void leave() {
   if (!job()) return;
   synchronize();
   StepContext& context = StepContext::current();
-  context.options.sync_batch_norm = -1;
   context.random.rank = 0;
   context.random.world = 1;
   const std::unique_ptr<StepJob> ending = std::move(context.job);
   auto& self = static_cast<Job&>(*ending);
   self.hooks.clear();
   self.watch = {};
-  self.changes.undo(context.options);
+  self.parts.clear();
   if (context.mesh.world() == 1) return;
   context.mesh = {};
   // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.

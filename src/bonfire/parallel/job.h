@@ -4,6 +4,7 @@
 //   job.cpp                 joining, leaving, who is there, what happens when a step fails
 //   gradient_reduction.cpp  what backward passes and optimizers do between ranks
 //   gradient_memory.cpp     where the gradients lie while they are reduced
+//   strategies/             what options do, a file for each kind
 //   fleet.cpp               what distributed_model and distributed_optimizer set up
 
 #include <array>
@@ -20,10 +21,8 @@
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/graph/step_context.h"
 #include "bonfire/optim/optimizer.h"
-#include "bonfire/parallel/accumulation.h"
 #include "bonfire/parallel/gradients.h"
-#include "bonfire/parallel/local_sgd.h"
-#include "bonfire/parallel/option_changes.h"
+#include "bonfire/parallel/strategies/kind.h"
 #include "bonfire/runtime/timing_peers.h"
 
 namespace bonfire::fleet {
@@ -47,12 +46,9 @@ struct Job : StepJob {
   std::vector<std::vector<Variable>> optimizers;    // the parameters of each
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
-  std::optional<LocalSgd> local = {};
-  std::optional<Accumulation> accumulation = {};
   StepState<uint64_t> traced_anew;  // rises with models and strategy: steps that were traced before are others
-  OptionChanges changes = {};
-  int64_t fetch_frequency = 1, fetches_asked = 0;        // steps
-  std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;  // of a process that is a rank
+  std::map<const StrategyKind*, std::unique_ptr<StrategyPart>> parts = {};  // of the strategies that count
+  std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;                     // of a process that is a rank
   std::shared_ptr<runtime::TimingPeers> timing = nullptr;
 
   std::vector<Hook> hooks = {};  // of the thread's steps
@@ -63,6 +59,12 @@ struct Job : StepJob {
   Job& operator=(const Job&) = delete;
   ~Job() override;
 
+  // Null: it has none.
+  template <class Part>
+  Part* part(const StrategyKind& kind) const {
+    auto found = parts.find(&kind);
+    return found == parts.end() ? nullptr : static_cast<Part*>(found->second.get());
+  }
   const std::shared_ptr<comm::Group>& along(Axis axis) const { return axes[static_cast<size_t>(axis)]; }
 };
 
@@ -75,8 +77,8 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self);
 // gradient_reduction.cpp
 void reduce_gradients(std::span<const Variable> written);  // after each backward pass
 Tensor used_anywhere(const Variable& parameter);           // an optimizer's condition
-void after_update(const optim::Optimizer& optimizer);      // after each update
 void average_parameters(const Job& self);                  // all become their mean over the ranks
+void average_over_ranks(const Job& self, std::span<const Variable> some);
 
 // gradient_memory.cpp
 void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters);  // of an optimizer. A collective call

@@ -106,7 +106,7 @@ void Trainer::State::prepare() {
   make_model();
   if (!opened.is_text()) set_pixels(opened.mean, opened.deviation);
   open_loaders();
-  micro = std::make_unique<Micro>(make_steps());
+  training_step.emplace(make_step());
 }
 
 models::ModelOptions Trainer::State::model_options() const {
@@ -126,17 +126,16 @@ void Trainer::State::make_model() {
   optimizer = make_optimizer(config, model->parameters());
   if (fleet::world_size() > 1) {
     DistributedStrategy strategy = config.strategy;
-    strategy.accumulate_steps = 1;  // the trainer itself sees to it, and has used these
+    strategy.accumulate_steps = 1;  // the loop counts and weighs batches itself, and has used these
     strategy.num_threads = DistributedStrategy{}.num_threads;
     strategy.cpu_threads.reset();
-    if (strategy.use_local_sgd) local.emplace(strategy, 0);
-    strategy.use_local_sgd = false;
-    strategy.local_sgd_steps = DistributedStrategy{}.local_sgd_steps;
-    strategy.local_sgd_is_warm_steps = DistributedStrategy{}.local_sgd_is_warm_steps;
     model = fleet::distributed_model(*model);
     fleet::detail::distribute_optimizer(*optimizer, strategy);  // the environment has had its say in the configuration
+    local = fleet::local_sgd_of_job();
     if (config.check_replicas) replicas.emplace(fleet::replicated(*model, *optimizer));
   }
+  if (config.strategy.accumulate_steps > 1)
+    accumulation.emplace(*optimizer, config.strategy.accumulate_steps, fleet::Accumulation::Weights::given);
   if (config.ema_decay) {
     models::Model mean_model = models::make(config.model, model_options());
     mean_model.to(place);
@@ -216,32 +215,22 @@ Tensor Trainer::State::count_targets(const Tensor& target) {  // data::kNotATarg
   return sum(greater_equal(target, 0).to(DType::i64));
 }
 
-Trainer::State::Micro Trainer::State::make_steps() {
-  auto forward = [this](const Tensor& input, const Tensor& label) {
+Compiled<std::vector<Tensor>> Trainer::State::make_step() {
+  return compile([this](const Tensor& input, const Tensor& label) {
     // Under mixup a label is a share of each class.
     bool mixed = label.dtype() == DType::f32;
     Tensor logits = logits_of(*model, input), target = mixed ? argmax(label, 1) : targets_of(label);
     Tensor loss =
         mixed ? bonfire::mean(sum(log_softmax(logits, 1) * label, {1})) * -1.0 : cross_entropy(logits, target);
     (weighs() ? loss * weight : loss).backward();
+    if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
+    const bool updates = all_say(StepContext::current().update_is_due);
+    optimizer->step();
+    optimizer->clear_grad();
+    if (average && updates) average->append_update();
     // Of text, nothing else may look at the logits: then they never exist as a whole (fuse_linear_cross_entropy).
     return std::vector<Tensor>{loss, opened.is_text() ? count_targets(target) : top_k_correct(logits, target)};
-  };
-  auto add = [forward](const Tensor& input, const Tensor& label) {
-    fleet::WithoutReduction only_adds;
-    return forward(input, label);
-  };
-  auto update = [this](const auto& gradients) {
-    return [this, gradients](const Tensor& input, const Tensor& label) {
-      std::vector<Tensor> results = gradients(input, label);
-      if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
-      optimizer->step();
-      optimizer->clear_grad();
-      if (average) average->append_update();
-      return results;
-    };
-  };
-  return {compile(add), compile(update(forward)), compile(update(add))};
+  });
 }
 
 // --- the loop --------------------------------------------------------------------------------------------------------
@@ -405,17 +394,16 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     ++step;
     note_samples(begin);
     updated = ++added == config.strategy.accumulate_steps || train->position().epoch != epoch || step == total_steps;
+    if (accumulation) accumulation->stand_at(added == 1, updated);
     if (updated) added = 0;
     due = {due.evaluation || due_by_clock.evaluation || evaluations->by_steps(step),
            due.checkpoint || due_by_clock.checkpoint || checkpoints->by_steps(step)};
     Span launch(timeline.get(), kLoopTrack, "launch step");
     const data::Share share = train->share();
     const bool standing_in = share.own == 0;
-    auto& run = !updated ? micro->add : local && local->local() ? micro->update_alone : micro->update;
     fleet::StandIns scope(standing_in);
     fleet::RowsOf rows(share);
-    tally.add(run(input, label), share);
-    if (updated && local && local->ends_with_average(optimizer->lr())) fleet::average();
+    tally.add((*training_step)(input, label), share);
     launch.end();
     show_steps(epoch);
     note_collectives();

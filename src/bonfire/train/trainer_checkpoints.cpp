@@ -85,8 +85,9 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     evaluations_without_gain = state.at("evaluations_without_gain");
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
     if (auto saved = state.find("ledger"); saved != state.end()) ledger = Ledger::parse(saved->dump());
-    if (auto saved = state.find("local_sgd"); local && saved != state.end())
-      local->resume(saved->at("local"), saved->at("highest_rate"));
+    if (auto saved = state.find("strategies"); saved != state.end()) fleet::resume_strategies(saved->dump());
+    if (auto saved = state.find("local_sgd"); saved != state.end())  // as it was called once
+      fleet::resume_strategies(nlohmann::json{{"local_sgd", *saved}}.dump());
     if (is_first_rank() && !runtime::set_tuning_record(state.at("kernels").dump()))
       note("the checkpoint was saved by another build: kernels are chosen anew, so rounding differs from here on");
   } catch (const nlohmann::json::exception& error) {
@@ -134,7 +135,8 @@ std::string Trainer::State::run_state() const {
                        {"fingerprint", to_json(fingerprint)},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
   if (test_top1) state["test_top1"] = *test_top1;
-  if (local) state["local_sgd"] = {{"local", local->local()}, {"highest_rate", local->highest_rate()}};
+  if (nlohmann::json strategies = nlohmann::json::parse(fleet::strategy_state()); !strategies.empty())
+    state["strategies"] = std::move(strategies);
   return state.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -79,7 +79,6 @@ void Trainer::State::share_weights() {
   if (average)
     for (const Parameter& parameter : average->model().parameters()) more.push_back(parameter);
   fleet::average(more);
-  local->note_average();
 }
 
 EvaluationReport Trainer::State::measure(const models::Model& judged, EvaluationReport::On on, int64_t epoch) const {

@@ -11,9 +11,10 @@
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
 #include "bonfire/parallel/balance.h"
-#include "bonfire/parallel/local_sgd.h"
 #include "bonfire/parallel/replica_check.h"
 #include "bonfire/parallel/sampler.h"
+#include "bonfire/parallel/strategies/accumulation.h"
+#include "bonfire/parallel/strategies/local_sgd.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/train/between_ranks.h"
@@ -81,7 +82,8 @@ struct Trainer::State {
   std::unique_ptr<RunLock> lock;             // only the first rank has one, too
   std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
   bool agreed_to_stop = false;               // by all ranks
-  std::optional<LocalSgd> local;             // where ranks train on their own
+  LocalSgd* local = nullptr;                 // where ranks train on their own; the job's
+  std::optional<fleet::Accumulation> accumulation;
 
   // Where shares of the batch follow the ranks' speed.
   std::optional<Balance> balance;
@@ -180,12 +182,8 @@ struct Trainer::State {
   void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
 
   class Tally;
-  struct Micro {
-    // Only adds to the gradients; adds and updates; updates by this rank's gradients alone.
-    Compiled<std::vector<Tensor>> add, update, update_alone;
-  };
-  std::unique_ptr<Micro> micro;
-  Micro make_steps();
+  std::optional<Compiled<std::vector<Tensor>>> training_step;
+  Compiled<std::vector<Tensor>> make_step();
 };
 
 }  // namespace bonfire::train

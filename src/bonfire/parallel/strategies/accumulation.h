@@ -10,23 +10,26 @@
 #include <cstdint>
 #include <vector>
 
-#include "bonfire/graph/step_context.h"
-#include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/strategies/kind.h"
 
 namespace bonfire::fleet {
 
-class Accumulation {
+class Accumulation final : public StrategyPart {
  public:
+  enum class Weights { equal, given };  // given: the program multiplies each loss by its own
   // Of this optimizer's parameters, in the steps of this thread, while it lives.
-  Accumulation(const optim::Optimizer& optimizer, int64_t batches);
+  Accumulation(const optim::Optimizer& optimizer, int64_t batches, Weights weights = Weights::equal);
   Accumulation(const Accumulation&) = delete;
   Accumulation& operator=(const Accumulation&) = delete;
+
+  // For a program that counts by itself: whether the batch that comes is the first and the last of an update.
+  void stand_at(bool first, bool last);
 
   const std::vector<Variable>& parameters() const { return parameters_; }
 
  private:
   std::vector<Variable> parameters_;
-  int64_t batches_;
+  StepState<int64_t> batches_;
   StepState<int64_t> added_;  // since the last update
   std::vector<Hook> hooks_;
 };
