@@ -15,7 +15,7 @@ GraphValue product(Graph& graph, GraphValue a, GraphValue b) {
 
 TEST(Amp, DoesNothingUnlessAsked) {
   Graph graph;
-  graph.outputs = {product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}))};
+  graph.set_outputs({product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}))});
   amp()->run(graph, {});
   EXPECT_EQ(count(graph, "cast"), 0);
 }
@@ -23,7 +23,7 @@ TEST(Amp, DoesNothingUnlessAsked) {
 TEST(Amp, ComputesProductsInBf16AndKeepsOutputsInF32) {
   Graph graph;
   GraphValue y = product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}));
-  graph.outputs = {y};
+  graph.set_outputs({y});
   amp()->run(graph, kAmp);
   verify(graph, "amp");
   EXPECT_EQ(y.node->outputs[0].dtype, DType::bf16);
@@ -34,7 +34,7 @@ TEST(Amp, ComputesProductsInBf16AndKeepsOutputsInF32) {
 TEST(Amp, CastsAWeightOnceForAllItsUsers) {
   Graph graph;
   GraphValue w = variable(graph, {3, 3});
-  graph.outputs = {product(graph, product(graph, feed(graph, {2, 3}), w), w)};
+  graph.set_outputs({product(graph, product(graph, feed(graph, {2, 3}), w), w)});
   amp()->run(graph, kAmp);
   verify(graph, "amp");
   EXPECT_EQ(count(graph, "cast"), 3);  // x, w, and the output back
@@ -44,7 +44,7 @@ TEST(Amp, ABroadcastF32OperandDoesNotWidenABf16Result) {
   Graph graph;
   GraphValue sum =
       apply(graph, "add", {product(graph, feed(graph, {2, 3}), variable(graph, {3, 4})), variable(graph, {4})});
-  graph.outputs = {sum};
+  graph.set_outputs({sum});
   amp()->run(graph, kAmp);
   verify(graph, "amp");
   EXPECT_EQ(sum.node->outputs[0].dtype, DType::bf16);
@@ -54,7 +54,7 @@ TEST(Amp, OpsThatNeedPrecisionGetF32) {
   Graph graph;
   GraphValue probabilities =
       apply(graph, "softmax", {product(graph, feed(graph, {2, 3}), variable(graph, {3, 4}))}, {{"axis", 1}});
-  graph.outputs = {probabilities};
+  graph.set_outputs({probabilities});
   amp()->run(graph, kAmp);
   verify(graph, "amp");
   EXPECT_EQ(probabilities.node->inputs[0].spec().dtype, DType::f32);
@@ -66,7 +66,7 @@ TEST(Amp, InputsThatAnOpKeepsStayInF32) {
   Attributes attributes{{"causal", 0}, {"has_mask", 1}, {"scale", 0.5}, {"dropout", 0.0}, {"number", 0}};
   GraphValue y = apply(graph, "attention", {q, q, q, mask}, attributes);
   GraphValue dq = apply(graph, "attention_gradient", {y, y, {y.node, 1}, q, q, q, mask}, attributes);
-  graph.outputs = {dq};
+  graph.set_outputs({dq});
   amp()->run(graph, kAmp);
   verify(graph, "amp");
   EXPECT_EQ(dq.node->inputs[0].spec().dtype, DType::bf16);
@@ -78,7 +78,7 @@ TEST(Amp, InputsThatAnOpKeepsStayInF32) {
 TEST(Amp, AssignmentsKeepTheVariablesType) {
   Graph graph;
   GraphValue w = variable(graph, {3, 3});
-  graph.assignments = {{w.node, product(graph, w, w)}};
+  graph.assign(w.node, product(graph, w, w));
   amp()->run(graph, kAmp);
   verify(graph, "amp");
   EXPECT_EQ(graph.assignments[0].value.spec().dtype, DType::f32);

@@ -29,7 +29,7 @@ struct Backward {
     for (size_t i = 0; i < made.size(); ++i) {
       GraphNode* node = all_reduce(graph, made[i], static_cast<int64_t>(i));
       node->path = paths[i];
-      graph.assignments.push_back({variables[i].node, {node, 0}});
+      graph.assign(variables[i].node, {node, 0});
     }
   }
 
@@ -66,7 +66,7 @@ std::vector<size_t> usual_buckets(int64_t bytes) {
     GraphValue kept = variable(graph, {bytes / 4});
     GraphNode* node = all_reduce(graph, apply(graph, "exp", {feed(graph, {bytes / 4})}), i);
     node->path = "layer" + std::to_string(i);
-    graph.assignments.push_back({kept.node, {node, 0}});
+    graph.assign(kept.node, {node, 0});
   }
   bucket_all_reduce()->run(graph, {});
   verify(graph, "bucket_all_reduce");
@@ -100,7 +100,7 @@ TEST(BucketAllReduce, AResultThatIsReadMeanwhileIsNotHeldBack) {
   GraphNode* last_made = step.graph.assignments[2].value.node->inputs[0].node;
   GraphNode* reader = step.graph.add(find_op("exp"), {{first, 0}}, {}, last_made);
   step.graph.move_before(first, reader);
-  step.graph.outputs = {{reader, 0}};
+  step.graph.set_outputs({{reader, 0}});
   bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 1000});
   verify(step.graph, "bucket_all_reduce");
   EXPECT_EQ(count(step.graph, "all_reduce"), 2);
@@ -110,7 +110,7 @@ TEST(BucketAllReduce, AReductionOfAReductionStaysBehindIt) {
   Graph graph;
   GraphValue made = apply(graph, "exp", {feed(graph, {10})});
   for (int i = 0; i < 2; ++i) made = {all_reduce(graph, made, 7), 0};
-  graph.outputs = {made};
+  graph.set_outputs({made});
   bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
   verify(graph, "bucket_all_reduce");
   EXPECT_EQ(count(graph, "all_reduce"), 2);
@@ -137,7 +137,7 @@ TEST(BucketAllReduce, ValuesWithoutNamesUseTheFirstCommunicator) {
   Backward step;
   for (int i = 0; i < 2; ++i) {
     GraphValue reader = apply(step.graph, "exp", {{all_reduce(step.graph, feed(step.graph, {3}), -1), 0}});
-    step.graph.outputs.push_back(reader);
+    step.graph.add_output(reader);
   }
   bucket_all_reduce()->run(step.graph, {.fuse_all_reduce_ops = false, .communicators = 3});
   verify(step.graph, "bucket_all_reduce");

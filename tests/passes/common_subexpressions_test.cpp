@@ -11,7 +11,7 @@ TEST(CommonSubexpressions, MergesEqualNodesAndTheirUsers) {
   Graph graph;
   GraphValue x = feed(graph, {4});
   GraphValue a = apply(graph, "exp", {apply(graph, "relu", {x})}), b = apply(graph, "exp", {apply(graph, "relu", {x})});
-  graph.outputs = {apply(graph, "add", {a, b})};
+  graph.set_outputs({apply(graph, "add", {a, b})});
   common_subexpressions()->run(graph, {});
   verify(graph, "common_subexpressions");
   EXPECT_EQ(count(graph, "relu"), 1);
@@ -21,8 +21,8 @@ TEST(CommonSubexpressions, MergesEqualNodesAndTheirUsers) {
 TEST(CommonSubexpressions, KeepsNodesThatDifferInAttributes) {
   Graph graph;
   GraphValue x = feed(graph, {4});
-  graph.outputs = {apply(graph, "cast", {x}, {{"dtype", DType::bf16}}),
-                   apply(graph, "cast", {x}, {{"dtype", DType::f64}})};
+  graph.set_outputs(
+      {apply(graph, "cast", {x}, {{"dtype", DType::bf16}}), apply(graph, "cast", {x}, {{"dtype", DType::f64}})});
   common_subexpressions()->run(graph, {});
   EXPECT_EQ(count(graph, "cast"), 2);
 }
@@ -32,7 +32,7 @@ TEST(CommonSubexpressions, NeverMergesRecomputedNodes) {
   GraphValue x = feed(graph, {4});
   GraphValue a = apply(graph, "exp", {x}), b = apply(graph, "exp", {x});
   b.node->recomputed = true;
-  graph.outputs = {a, b};
+  graph.set_outputs({a, b});
   common_subexpressions()->run(graph, {});
   EXPECT_EQ(count(graph, "exp"), 2);
 }
@@ -44,7 +44,7 @@ TEST(CommonSubexpressions, NeverMergesRandomNodes) {
                    .traits = Trait::random});
   Graph graph;
   GraphValue x = feed(graph, {4});
-  graph.outputs = {{graph.add(coin, {x}), 0}, {graph.add(coin, {x}), 0}};
+  graph.set_outputs({{graph.add(coin, {x}), 0}, {graph.add(coin, {x}), 0}});
   common_subexpressions()->run(graph, {});
   EXPECT_EQ(count(graph, "coin_for_test"), 2);
 }

@@ -10,7 +10,7 @@ namespace {
 TEST(DeadCode, RemovesWhatNothingUsesAndItsInputs) {
   Graph graph;
   GraphValue x = feed(graph, {4}), unused = feed(graph, {4});
-  graph.outputs = {apply(graph, "relu", {x})};
+  graph.set_outputs({apply(graph, "relu", {x})});
   apply(graph, "tanh", {apply(graph, "exp", {unused})});
   dead_code()->run(graph, {});
   verify(graph, "dead_code");
@@ -22,7 +22,7 @@ TEST(DeadCode, RemovesWhatNothingUsesAndItsInputs) {
 TEST(DeadCode, KeepsWhatAnAssignmentNeeds) {
   Graph graph;
   GraphValue w = variable(graph, {4});
-  graph.assignments = {{w.node, apply(graph, "relu", {w})}};
+  graph.assign(w.node, apply(graph, "relu", {w}));
   dead_code()->run(graph, {});
   EXPECT_EQ(count(graph, "relu"), 1);
 }

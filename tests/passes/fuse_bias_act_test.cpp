@@ -17,7 +17,7 @@ void fuse(Graph& graph, const Options& options = {}) {
 TEST(FuseBiasAct, GivesAConvolutionItsBiasAndActivation) {
   Graph graph;
   GraphValue y = apply(graph, "conv2d", {feed(graph, {2, 3, 8, 8}), variable(graph, {4, 3, 3, 3})}, convolution());
-  graph.outputs = {apply(graph, "relu", {apply(graph, "add", {y, variable(graph, {4, 1, 1})})})};
+  graph.set_outputs({apply(graph, "relu", {apply(graph, "add", {y, variable(graph, {4, 1, 1})})})});
   fuse(graph);
   EXPECT_EQ(count(graph, "conv2d_bias_act"), 1);
   EXPECT_EQ(count(graph, "conv2d") + count(graph, "add") + count(graph, "relu"), 0);
@@ -29,7 +29,7 @@ TEST(FuseBiasAct, LeavesTheActivationOfASumAloneWhenAskedTo) {
     Graph graph;
     GraphValue y = apply(graph, "conv2d", {feed(graph, {2, 3, 8, 8}), variable(graph, {4, 3, 3, 3})}, convolution());
     if (has_bias) y = apply(graph, "add", {y, variable(graph, {4, 1, 1})});
-    graph.outputs = {apply(graph, "relu", {y})};
+    graph.set_outputs({apply(graph, "relu", {y})});
     fuse(graph, {.fuse_elewise_add_act_ops = false});
     EXPECT_EQ(count(graph, "conv2d_bias_act"), 1);
     EXPECT_EQ(count(graph, "add"), 0);
@@ -41,7 +41,7 @@ TEST(FuseBiasAct, GivesAProductItsBias) {
   Graph graph;
   GraphValue y =
       apply(graph, "matmul", {feed(graph, {2, 3}), variable(graph, {4, 3})}, {{"transpose_a", 0}, {"transpose_b", 1}});
-  graph.outputs = {apply(graph, "add", {y, variable(graph, {4})})};
+  graph.set_outputs({apply(graph, "add", {y, variable(graph, {4})})});
   fuse(graph);
   ASSERT_EQ(count(graph, "matmul_bias_act"), 1);
   EXPECT_EQ(graph.outputs[0].node->attributes.integer("activation"), -1);
@@ -51,7 +51,7 @@ TEST(FuseBiasAct, LeavesAnActivationWhoseInputIsNeededElsewhere) {
   Graph graph;
   GraphValue y =
       apply(graph, "matmul", {feed(graph, {2, 3}), variable(graph, {4, 3})}, {{"transpose_a", 0}, {"transpose_b", 1}});
-  graph.outputs = {apply(graph, "gelu", {y}), y};
+  graph.set_outputs({apply(graph, "gelu", {y}), y});
   fuse(graph);
   EXPECT_EQ(count(graph, "gelu"), 1);
   EXPECT_EQ(count(graph, "matmul"), 1);
@@ -61,7 +61,7 @@ TEST(FuseBiasAct, AnAdditionOfAFullTensorIsNoBias) {
   Graph graph;
   GraphValue y =
       apply(graph, "matmul", {feed(graph, {2, 3}), variable(graph, {4, 3})}, {{"transpose_a", 0}, {"transpose_b", 1}});
-  graph.outputs = {apply(graph, "add", {y, feed(graph, {2, 4})})};
+  graph.set_outputs({apply(graph, "add", {y, feed(graph, {2, 4})})});
   fuse(graph);
   EXPECT_EQ(count(graph, "add"), 1);
 }

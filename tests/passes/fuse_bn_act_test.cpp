@@ -27,8 +27,8 @@ struct BatchNorm {
     GraphValue sum_dz = apply(graph, "batch_norm_gradient_sums", {dz, x, mean, variance}, {{"eps", 1e-5}});
     dx = apply(graph, "batch_norm_gradient_apply", {dz, x, mean, variance, weight, sum_dz, {sum_dz.node, 1}},
                {{"eps", 1e-5}, {"count", -1}});
-    graph.outputs = {y, dx, sum_dz, {sum_dz.node, 1}};
-    if (with_residual) graph.outputs.push_back(dz);
+    graph.set_outputs({y, dx, sum_dz, {sum_dz.node, 1}});
+    if (with_residual) graph.add_output(dz);
   }
 
   void fuse(const Options& options = {}) {

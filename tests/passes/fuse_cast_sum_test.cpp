@@ -21,7 +21,7 @@ void fuse(Graph& graph) {
 TEST(FuseCastSum, SumsBf16WithoutACastOfAllOfIt) {
   Graph graph;
   GraphValue wide = apply(graph, "cast", {feed(graph, {8, 5}, DType::bf16)}, {{"dtype", DType::f32}});
-  graph.outputs = {sum_of_rows(graph, wide)};
+  graph.set_outputs({sum_of_rows(graph, wide)});
   fuse(graph);
   EXPECT_EQ(count(graph, "sum_as_f32"), 1);
   EXPECT_EQ(count(graph, "cast") + count(graph, "sum"), 0);
@@ -30,7 +30,7 @@ TEST(FuseCastSum, SumsBf16WithoutACastOfAllOfIt) {
 
 TEST(FuseCastSum, LeavesSumsOfWhatIsF32Anyway) {
   Graph graph;
-  graph.outputs = {sum_of_rows(graph, feed(graph, {8, 5}))};
+  graph.set_outputs({sum_of_rows(graph, feed(graph, {8, 5}))});
   fuse(graph);
   EXPECT_EQ(count(graph, "sum"), 1);
 }

@@ -11,7 +11,7 @@ namespace {
 TEST(FuseElementwise, MakesOneKernelOfAChain) {
   Graph graph;
   GraphValue x = feed(graph, {4, 8}), bias = feed(graph, {8});
-  graph.outputs = {apply(graph, "tanh", {apply(graph, "mul", {apply(graph, "add", {x, bias}), x})})};
+  graph.set_outputs({apply(graph, "tanh", {apply(graph, "mul", {apply(graph, "add", {x, bias}), x})})});
   fuse_elementwise()->run(graph, {});
   verify(graph, "fuse_elementwise");
   ASSERT_EQ(count(graph, "fused_elementwise"), 1);
@@ -24,7 +24,7 @@ TEST(FuseElementwise, KeepsAValueThatOthersUse) {
   Graph graph;
   GraphValue x = feed(graph, {4});
   GraphValue shared = apply(graph, "exp", {x});
-  graph.outputs = {apply(graph, "relu", {shared}), shared};
+  graph.set_outputs({apply(graph, "relu", {shared}), shared});
   fuse_elementwise()->run(graph, {});
   EXPECT_EQ(count(graph, "fused_elementwise"), 0);
 }
@@ -32,7 +32,7 @@ TEST(FuseElementwise, KeepsAValueThatOthersUse) {
 TEST(FuseElementwise, DoesNotMixComputeTypes) {
   Graph graph;
   GraphValue i = feed(graph, {4}, DType::i64), x = feed(graph, {4});
-  graph.outputs = {apply(graph, "add", {apply(graph, "add", {i, i}), x})};
+  graph.set_outputs({apply(graph, "add", {apply(graph, "add", {i, i}), x})});
   fuse_elementwise()->run(graph, {});
   EXPECT_EQ(count(graph, "add"), 2);
 }
@@ -40,14 +40,14 @@ TEST(FuseElementwise, DoesNotMixComputeTypes) {
 TEST(FuseElementwise, StopsWhereShapesChange) {
   Graph graph;
   GraphValue x = feed(graph, {4, 8}), row = feed(graph, {8});
-  graph.outputs = {apply(graph, "add", {x, apply(graph, "exp", {row})})};
+  graph.set_outputs({apply(graph, "add", {x, apply(graph, "exp", {row})})});
   fuse_elementwise()->run(graph, {});
   EXPECT_EQ(count(graph, "exp"), 1);
 }
 
 TEST(FuseElementwise, IsOffWhenTheOptionIs) {
   Graph graph;
-  graph.outputs = {apply(graph, "relu", {apply(graph, "exp", {feed(graph, {4})})})};
+  graph.set_outputs({apply(graph, "relu", {apply(graph, "exp", {feed(graph, {4})})})});
   fuse_elementwise()->run(graph, {.fuse_elementwise = false});
   EXPECT_EQ(count(graph, "exp"), 1);
 }
@@ -58,7 +58,7 @@ TEST(FuseElementwise, LeavesActivationsApartFromAdditionsWhenAskedTo) {
     Graph graph;
     GraphValue x = feed(graph, {4}), y = feed(graph, {4});
     GraphValue sum = apply(graph, "add", {apply(graph, "mul", {x, y}), y});
-    graph.outputs = {apply(graph, "exp", {apply(graph, "relu", {sum})})};
+    graph.set_outputs({apply(graph, "exp", {apply(graph, "relu", {sum})})});
     fuse_elementwise()->run(graph, {.fuse_elewise_add_act_ops = fused});
     verify(graph, "fuse_elementwise");
     EXPECT_EQ(count(graph, "fused_elementwise"), fused ? 1 : 2);

@@ -23,7 +23,7 @@ TEST(FuseEmbeddingAdd, AddsRowsToTheOtherGradient) {
   for (bool first : {false, true}) {
     Graph graph;
     GraphValue rows = embedding_gradient(graph), other = apply(graph, "exp", {feed(graph, {9, 4})});
-    graph.outputs = {first ? apply(graph, "add", {rows, other}) : apply(graph, "add", {other, rows})};
+    graph.set_outputs({first ? apply(graph, "add", {rows, other}) : apply(graph, "add", {other, rows})});
     fuse(graph);
     EXPECT_EQ(count(graph, "embedding_gradient_add"), 1);
     EXPECT_EQ(count(graph, "embedding_gradient") + count(graph, "add"), 0);
@@ -34,7 +34,7 @@ TEST(FuseEmbeddingAdd, AddsRowsToTheOtherGradient) {
 TEST(FuseEmbeddingAdd, AddsToWhatMixedPrecisionHasRounded) {
   Graph graph;
   GraphValue rounded = apply(graph, "cast", {feed(graph, {9, 4})}, {{"dtype", DType::bf16}});
-  graph.outputs = {apply(graph, "add", {rounded, embedding_gradient(graph)})};
+  graph.set_outputs({apply(graph, "add", {rounded, embedding_gradient(graph)})});
   fuse(graph);
   EXPECT_EQ(count(graph, "embedding_gradient_add"), 1);
   EXPECT_EQ(count(graph, "cast"), 0);
@@ -43,14 +43,14 @@ TEST(FuseEmbeddingAdd, AddsToWhatMixedPrecisionHasRounded) {
 TEST(FuseEmbeddingAdd, LeavesAGradientThatIsUsedElsewhere) {
   Graph graph;
   GraphValue rows = embedding_gradient(graph);
-  graph.outputs = {apply(graph, "add", {rows, feed(graph, {9, 4})}), apply(graph, "exp", {rows})};
+  graph.set_outputs({apply(graph, "add", {rows, feed(graph, {9, 4})}), apply(graph, "exp", {rows})});
   fuse(graph);
   EXPECT_EQ(count(graph, "embedding_gradient_add"), 0);
 }
 
 TEST(FuseEmbeddingAdd, LeavesASumThatIsBroadcast) {
   Graph graph;
-  graph.outputs = {apply(graph, "add", {embedding_gradient(graph), feed(graph, {4})})};
+  graph.set_outputs({apply(graph, "add", {embedding_gradient(graph), feed(graph, {4})})});
   fuse(graph);
   EXPECT_EQ(count(graph, "embedding_gradient_add"), 0);
 }

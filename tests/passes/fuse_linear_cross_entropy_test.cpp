@@ -30,7 +30,7 @@ struct Step {
     GraphValue dx = apply(graph, "matmul", {gradient, weight}, {{"transpose_a", 0}, {"transpose_b", 0}});
     GraphValue dweight = apply(graph, "matmul", {gradient, x}, {{"transpose_a", 1}, {"transpose_b", 0}});
     GraphValue dbias = apply(graph, "sum", {wide_gradient}, {{"axes", Shape{0}}, {"keepdim", 0}});
-    graph.outputs = {loss, dx, as(dweight, DType::f32), dbias};
+    graph.set_outputs({loss, dx, as(dweight, DType::f32), dbias});
   }
 
   GraphValue as(GraphValue value, DType type) {
@@ -67,7 +67,7 @@ TEST(FuseLinearCrossEntropy, LeavesASmallVocabulary) {
 
 TEST(FuseLinearCrossEntropy, LeavesLogitsThatSomeoneReads) {
   Step step(1024, 4096);
-  step.graph.outputs.push_back(step.logits);
+  step.graph.add_output(step.logits);
   step.fuse();
   EXPECT_EQ(count(step.graph, "linear_cross_entropy"), 0);
 }
@@ -79,8 +79,8 @@ TEST(FuseLinearCrossEntropy, BringsTheLossGradientForward) {
   for (GraphNode& node : step.graph.nodes())
     if (node.name() == "cross_entropy_gradient") gradient = &node;
   GraphNode* squared = step.graph.add(find_op("square"), {step.loss}, {}, gradient);
-  gradient->inputs[0] = {step.graph.add(find_op("square"), {step.dloss}, {}, gradient), 0};
-  step.graph.outputs.push_back({squared, 0});
+  step.graph.set_input(gradient, 0, {step.graph.add(find_op("square"), {step.dloss}, {}, gradient), 0});
+  step.graph.add_output({squared, 0});
   step.fuse();
   EXPECT_EQ(count(step.graph, "linear_cross_entropy"), 1);
 }
@@ -88,7 +88,7 @@ TEST(FuseLinearCrossEntropy, BringsTheLossGradientForward) {
 TEST(FuseLinearCrossEntropy, LeavesALossThatItsOwnGradientDependsOn) {
   Step step(1024, 4096);
   for (GraphNode& node : step.graph.nodes())
-    if (node.name() == "cross_entropy_gradient") node.inputs[0] = step.loss;
+    if (node.name() == "cross_entropy_gradient") step.graph.set_input(&node, 0, step.loss);
   step.fuse();
   EXPECT_EQ(count(step.graph, "linear_cross_entropy"), 0);
 }

@@ -40,7 +40,7 @@ TEST(FuseNorms, MakesOneOpOfTwo) {
   GraphValue updated = apply(graph, "optimizer_update_by_squares", with_squares, lars());
   std::vector<GraphValue> own = gradients(graph);
   GraphValue clip = clipped(graph, apply(graph, "gradient_squares", own), own);
-  graph.outputs = {{updated.node, 1}, {updated.node, 2}, {clip.node, 0}, {clip.node, 2}};
+  graph.set_outputs({{updated.node, 1}, {updated.node, 2}, {clip.node, 0}, {clip.node, 2}});
   fuse(graph);
   EXPECT_EQ(count(graph, "optimizer_update"), 1);
   EXPECT_EQ(count(graph, "update_squares") + count(graph, "optimizer_update_by_squares"), 0);
@@ -54,7 +54,7 @@ TEST(FuseNorms, LeavesSquaresThatAreSummedOverSlices) {
   Graph graph;
   std::vector<GraphValue> own = gradients(graph);
   GraphValue all = apply(graph, "add", {apply(graph, "gradient_squares", own), feed(graph, {}, DType::f64)});
-  graph.outputs = {clipped(graph, all, own)};
+  graph.set_outputs({clipped(graph, all, own)});
   fuse(graph);
   EXPECT_EQ(count(graph, "clip_gradients_by_squares"), 1);
 }
@@ -63,7 +63,7 @@ TEST(FuseNorms, LeavesSquaresThatSomebodyElseReads) {
   Graph graph;
   std::vector<GraphValue> own = gradients(graph);
   GraphValue squares = apply(graph, "gradient_squares", own);
-  graph.outputs = {clipped(graph, squares, own), squares};
+  graph.set_outputs({clipped(graph, squares, own), squares});
   fuse(graph);
   EXPECT_EQ(count(graph, "clip_gradients_by_squares"), 1);
 }
@@ -71,8 +71,8 @@ TEST(FuseNorms, LeavesSquaresThatSomebodyElseReads) {
 TEST(FuseNorms, LeavesSquaresOfOtherGradients) {
   Graph graph;
   std::vector<GraphValue> own = gradients(graph);
-  graph.outputs = {clipped(graph, apply(graph, "gradient_squares", {own[1]}), own),
-                   clipped(graph, apply(graph, "gradient_squares", own), {own[1]})};
+  graph.set_outputs({clipped(graph, apply(graph, "gradient_squares", {own[1]}), own),
+                     clipped(graph, apply(graph, "gradient_squares", own), {own[1]})});
   fuse(graph);
   EXPECT_EQ(count(graph, "clip_gradients_by_squares"), 2);
 }

@@ -32,7 +32,7 @@ void expect_fused_once_there_is_a_kernel(std::string_view op, const Pass& pass, 
 TEST(KernelsOfDevices, DecideWhetherASumReadsBf16) {
   expect_fused_once_there_is_a_kernel("sum_as_f32", *fuse_cast_sum(), [](Graph& graph) {
     GraphValue wide = apply(graph, "cast", {gpu_feed(graph, {8, 5}, DType::bf16)}, {{"dtype", DType::f32}});
-    graph.outputs = {apply(graph, "sum", {wide}, {{"axes", Shape{0}}, {"keepdim", 0}})};
+    graph.set_outputs({apply(graph, "sum", {wide}, {{"axes", Shape{0}}, {"keepdim", 0}})});
   });
 }
 
@@ -40,7 +40,7 @@ TEST(KernelsOfDevices, DecideWhetherRowsAreAddedToAGradient) {
   expect_fused_once_there_is_a_kernel("embedding_gradient_add", *fuse_embedding_add(), [](Graph& graph) {
     GraphValue rows = apply(graph, "embedding_gradient", {gpu_feed(graph, {3, 4}), gpu_feed(graph, {3}, DType::i64)},
                             {{"rows", 9}, {"padding_index", -1}});
-    graph.outputs = {apply(graph, "add", {rows, gpu_feed(graph, {9, 4})})};
+    graph.set_outputs({apply(graph, "add", {rows, gpu_feed(graph, {9, 4})})});
   });
 }
 
@@ -53,8 +53,8 @@ TEST(KernelsOfDevices, DecideWhetherALayerAndItsLossAreOneNode) {
     GraphValue loss = apply(graph, "cross_entropy", {logits, target}, of_loss);
     GraphValue dlogits =
         apply(graph, "cross_entropy_gradient", {dloss, logits, target, {loss.node, 1}, {loss.node, 2}}, of_loss);
-    graph.outputs = {loss, apply(graph, "matmul", {dlogits, weight}, {{"transpose_a", 0}, {"transpose_b", 0}}),
-                     apply(graph, "matmul", {dlogits, x}, {{"transpose_a", 1}, {"transpose_b", 0}})};
+    graph.set_outputs({loss, apply(graph, "matmul", {dlogits, weight}, {{"transpose_a", 0}, {"transpose_b", 0}}),
+                       apply(graph, "matmul", {dlogits, x}, {{"transpose_a", 1}, {"transpose_b", 0}})});
   });
 }
 

@@ -39,7 +39,7 @@ struct Layer {
     GraphValue d_words = apply(graph, "permute", {d_rows}, {{"axes", Shape{1, 0, 2}}});
     GraphValue d_table =
         apply(graph, "embedding_gradient", {d_words, words}, {{"rows", o.rows}, {"padding_index", o.padding_index}});
-    graph.outputs = {y, d_weight, d_table};
+    graph.set_outputs({y, d_weight, d_table});
   }
 
   static Attributes product(int transpose_a, int transpose_b) {
@@ -112,7 +112,7 @@ TEST(LookUpProducts, LeaveTheGradientOfATableWithPadding) {
 
 TEST(LookUpProducts, LeaveAProductWhoseRowsSomeoneElseNeeds) {
   Layer layer;
-  layer.graph.outputs.push_back(layer.graph.outputs[2].node->inputs[0]);
+  layer.graph.add_output(layer.graph.outputs[2].node->inputs[0]);
   layer.run();
   EXPECT_EQ(layer.graph.outputs[2].node->name(), "embedding_gradient");
   EXPECT_EQ(layer.graph.outputs[2].node->inputs[0].node->name(), "permute");
@@ -130,8 +130,8 @@ TEST(LookUpProducts, LeaveALossOverALargeVocabularyFused) {
   GraphValue loss = apply(graph, "cross_entropy", {logits, words}, mean);
   GraphValue gradient =
       apply(graph, "cross_entropy_gradient", {dloss, logits, words, {loss.node, 1}, {loss.node, 2}}, mean);
-  graph.outputs = {loss, apply(graph, "matmul", {gradient, weight}, Layer::product(0, 0)),
-                   apply(graph, "matmul", {gradient, rows}, Layer::product(1, 0))};
+  graph.set_outputs({loss, apply(graph, "matmul", {gradient, weight}, Layer::product(0, 0)),
+                     apply(graph, "matmul", {gradient, rows}, Layer::product(1, 0))});
   run_pipeline(graph, {});
   EXPECT_EQ(count(graph, "linear_cross_entropy"), 1);
 }

@@ -30,7 +30,7 @@ struct Pooled {
   void mask_by(GraphValue values) {
     dz = apply(graph, "relu_gradient", {pixels, values});
     GraphValue bias = apply(graph, "sum", {dz}, {{"axes", Shape{0, 2, 3}}, {"keepdim", 0}});
-    graph.outputs = {dz, bias};
+    graph.set_outputs({dz, bias});
   }
 
   void run() {
@@ -65,14 +65,14 @@ TEST(PoolGradientLast, LeavesAMaskOfOtherValues) {
 TEST(PoolGradientLast, LeavesAGradientThatSomeoneElseNeedsWithoutTheMask) {
   Pooled pooled;
   pooled.mask_by(pooled.relu);
-  pooled.graph.outputs.push_back(pooled.pixels);
+  pooled.graph.add_output(pooled.pixels);
   pooled.run();
   EXPECT_EQ(pooled.behind(0).name(), "relu_gradient");
 }
 
 TEST(PoolGradientLast, LeavesSumsThatKeepAnAxisOfTheImage) {
   Pooled pooled;
-  pooled.graph.outputs = {apply(pooled.graph, "sum", {pooled.pixels}, {{"axes", Shape{0, 2}}, {"keepdim", 0}})};
+  pooled.graph.set_outputs({apply(pooled.graph, "sum", {pooled.pixels}, {{"axes", Shape{0, 2}}, {"keepdim", 0}})});
   pooled.run();
   EXPECT_EQ(pooled.behind(0).inputs[0], pooled.pixels);
 }

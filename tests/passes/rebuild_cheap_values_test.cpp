@@ -19,7 +19,7 @@ struct Step {
     GraphValue chain = apply(graph, "tanh", {y});
     for (int i = 0; i < 12; ++i) chain = apply(graph, "tanh", {chain});
     late = apply(graph, "mul", {chain, y});
-    graph.outputs = {keep_x ? apply(graph, "mul", {late, x}) : late};
+    graph.set_outputs({keep_x ? apply(graph, "mul", {late, x}) : late});
   }
 };
 
@@ -52,7 +52,7 @@ TEST(RebuildCheapValues, ReadsSmallVariablesAgainForLargeValuesOnly) {
     GraphValue y = apply(graph, "mul", {x, scale});
     GraphValue chain = apply(graph, "tanh", {y});
     for (int i = 0; i < 12; ++i) chain = apply(graph, "tanh", {chain});
-    graph.outputs = {apply(graph, "mul", {apply(graph, "mul", {chain, y}), x})};
+    graph.set_outputs({apply(graph, "mul", {apply(graph, "mul", {chain, y}), x})});
     rebuild_cheap_values()->run(graph, {});
     EXPECT_EQ(count(graph, "mul"), elements == int64_t{1} << 21 ? 4 : 3);
   }

@@ -27,8 +27,9 @@ struct Step {
     gradient = apply(graph, "batch_norm_gradient_apply", {dy, x, mean, variance, weight, {sums, 0}, {sums, 1}},
                      {{"eps", 1e-5}, {"count", -1}})
                    .node;
-    graph.outputs = {{normalize, 0}, {gradient, 0}, {sums, 0}, {sums, 1}};
-    graph.assignments = {{running_mean.node, {running, 0}}, {running_variance.node, {running, 1}}};
+    graph.set_outputs({{normalize, 0}, {gradient, 0}, {sums, 0}, {sums, 1}});
+    graph.assign(running_mean.node, {running, 0});
+    graph.assign(running_variance.node, {running, 1});
   }
 };
 
@@ -82,7 +83,7 @@ TEST(SyncBatchNorm, ConstantStatisticsStay) {
   Graph graph;
   GraphValue x = feed(graph, {2, 3}), dy = feed(graph, {2, 3}), s = variable(graph, {3});
   GraphValue sums = apply(graph, "batch_norm_gradient_sums", {dy, x, s, s}, {{"eps", 1e-5}});
-  graph.outputs = {sums};
+  graph.set_outputs({sums});
   sync_batch_norm()->run(graph, {.sync_batch_norm = 7});
   EXPECT_EQ(count(graph, "all_reduce"), 0);
 }

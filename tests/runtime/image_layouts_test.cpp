@@ -69,12 +69,12 @@ class ImageLayouts : public ::testing::Test {
 using Names = std::vector<std::string>;
 
 TEST_F(ImageLayouts, ANodeWithoutAPreferenceFollowsItsNeighbours) {
-  graph_.outputs = {add(add(add(feed_, 40, 0), 0, 0), 40, 0)};
+  graph_.set_outputs({add(add(add(feed_, 40, 0), 0, 0), 40, 0)});
   EXPECT_EQ(choose(), (Names{"reorder", "last", "last", "last", "reorder"}));
 }
 
 TEST_F(ImageLayouts, AnImageIsReorderedOnceForAllItsReaders) {
-  graph_.outputs = {add(feed_, 40, 0), add(feed_, 41, 0)};
+  graph_.set_outputs({add(feed_, 40, 0), add(feed_, 41, 0)});
   Names names = choose();
   EXPECT_EQ(std::count(names.begin(), names.end(), "last"), 2);
   EXPECT_EQ(std::count(names.begin(), names.end(), "reorder"), 3);  // one in, two out
@@ -82,7 +82,7 @@ TEST_F(ImageLayouts, AnImageIsReorderedOnceForAllItsReaders) {
 
 TEST_F(ImageLayouts, WithoutTimesNothingIsReordered) {
   setenv("BONFIRE_TUNE", "off", 1);
-  graph_.outputs = {add(add(feed_, 40, 0), 40, 0)};
+  graph_.set_outputs({add(add(feed_, 40, 0), 40, 0)});
   EXPECT_EQ(choose(), (Names{"rows", "rows"}));
 }
 
@@ -92,10 +92,9 @@ TEST_F(ImageLayouts, ParametersAndTheirGradientsAreNoImages) {
   GraphValue gradient{
       graph_.add(find_op("negative"), {{graph_.add_input(LeafKind::feed, {{4, 8, 3, 3}, DType::f32, {}}), 0}}), 0};
   GraphValue image = add(feed_, 1, 1);
-  graph_.assignments = {{weight, gradient}};
-  graph_.outputs = {cast, image};
-  Uses uses(graph_);
-  ParameterValues parameters(graph_, uses);
+  graph_.assign(weight, gradient);
+  graph_.set_outputs({cast, image});
+  const ParameterValues parameters(graph_);
   EXPECT_TRUE(parameters.contains({weight, 0}));
   EXPECT_TRUE(parameters.contains(cast));
   EXPECT_TRUE(parameters.contains(gradient));

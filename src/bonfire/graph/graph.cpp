@@ -1,6 +1,7 @@
 #include "bonfire/graph/graph.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "bonfire/base/error.h"
 
@@ -28,14 +29,16 @@ std::unique_ptr<Graph> Graph::from_trace(const Trace& trace, std::span<const Val
     graph->positions_[&node] = std::prev(graph->nodes_.end());
     node.op = traced->op;
     node.attributes = traced->attributes;
-    for (const Value& input : traced->inputs) node.inputs.push_back(translate(input));
+    std::vector<GraphValue> inputs;
+    for (const Value& input : traced->inputs) inputs.push_back(translate(input));
+    graph->set_inputs(&node, std::move(inputs));
     for (const NodeOutput& output : traced->outputs) node.outputs.push_back(output.spec);
     if (traced->path != nullptr) node.path = *traced->path;
     built[traced.get()] = &node;
   }
-  for (const Value& value : live) graph->outputs.push_back(translate(value));
+  for (const Value& value : live) graph->add_output(translate(value));
   for (const bonfire::Assignment& assignment : trace.assignments())
-    graph->assignments.push_back({leaves[assignment.leaf], translate(assignment.value)});
+    graph->assign(leaves[assignment.leaf], translate(assignment.value));
   return graph;
 }
 
@@ -60,22 +63,106 @@ GraphNode* Graph::add(const Op& op, std::vector<GraphValue> inputs, Attributes a
   positions_[&node] = position;
   node.op = &op;
   node.attributes = std::move(attributes);
-  node.inputs = std::move(inputs);
   node.outputs.assign(outputs.begin(), outputs.end());
+  set_inputs(&node, std::move(inputs));
   return &node;
 }
 
-void Graph::replace_uses(GraphValue from, GraphValue to) {
-  for (GraphNode& node : nodes_) std::replace(node.inputs.begin(), node.inputs.end(), from, to);
-  std::replace(outputs.begin(), outputs.end(), from, to);
-  for (GraphAssignment& assignment : assignments)
-    if (assignment.value == from) assignment.value = to;
+GraphNode* Graph::add_like(const GraphNode& like, const Op& op, std::vector<GraphValue> inputs, Attributes attributes,
+                           GraphNode* before) {
+  GraphNode* node = add(op, std::move(inputs), std::move(attributes), before);
+  node->path = like.path;
+  node->recomputed = like.recomputed;
+  return node;
+}
+
+GraphNode::Uses& Graph::uses_of(GraphValue value) {
+  std::vector<GraphNode::Uses>& all = value.node->uses_;
+  if (all.size() <= static_cast<size_t>(value.index)) all.resize(static_cast<size_t>(value.index) + 1);
+  return all[static_cast<size_t>(value.index)];
+}
+
+void Graph::forget_use(GraphValue value, GraphNode* user) {
+  std::vector<GraphNode*>& users = uses_of(value).nodes;
+  auto one = std::find(users.begin(), users.end(), user);
+  BONFIRE_CHECK(one != users.end(), "a use is not known");
+  users.erase(one);
+}
+
+void Graph::set_input(GraphNode* node, size_t slot, GraphValue value) {
+  GraphValue& input = node->inputs.list_[slot];
+  if (input == value) return;
+  forget_use(input, node);
+  input = value;
+  uses_of(value).nodes.push_back(node);
+}
+
+void Graph::set_inputs(GraphNode* node, std::vector<GraphValue> inputs) {
+  for (const GraphValue& input : node->inputs) forget_use(input, node);
+  node->inputs.list_ = std::move(inputs);
+  for (const GraphValue& input : node->inputs) uses_of(input).nodes.push_back(node);
+}
+
+void Graph::add_output(GraphValue value) {
+  outputs.list_.push_back(value);
+  ++uses_of(value).by_graph;
+}
+
+void Graph::set_output(size_t place, GraphValue value) {
+  --uses_of(outputs[place]).by_graph;
+  outputs.list_[place] = value;
+  ++uses_of(value).by_graph;
+}
+
+void Graph::set_outputs(const std::vector<GraphValue>& values) {
+  for (const GraphValue& value : outputs) --uses_of(value).by_graph;
+  outputs.list_.clear();
+  for (const GraphValue& value : values) add_output(value);
+}
+
+void Graph::assign(GraphNode* variable, GraphValue value) {
+  assignments.list_.push_back({variable, value});
+  ++uses_of(value).by_graph;
+}
+
+void Graph::set_assigned(size_t place, GraphValue value) {
+  --uses_of(assignments[place].value).by_graph;
+  assignments.list_[place].value = value;
+  ++uses_of(value).by_graph;
+}
+
+void Graph::replace(GraphValue from, GraphValue to) {
+  if (from == to) return;
+  GraphNode::Uses moved = std::exchange(uses_of(from), {});
+  for (GraphNode* user : moved.nodes) std::replace(user->inputs.list_.begin(), user->inputs.list_.end(), from, to);
+  if (moved.by_graph > 0) {
+    std::replace(outputs.list_.begin(), outputs.list_.end(), from, to);
+    for (GraphAssignment& assignment : assignments.list_)
+      if (assignment.value == from) assignment.value = to;
+  }
+  GraphNode::Uses& target = uses_of(to);
+  target.nodes.insert(target.nodes.end(), moved.nodes.begin(), moved.nodes.end());
+  target.by_graph += moved.by_graph;
 }
 
 void Graph::erase(GraphNode* node) {
+  for (const GraphNode::Uses& uses : node->uses_)
+    BONFIRE_CHECK(uses.nodes.empty() && uses.by_graph == 0, "[{}] is erased while something still uses it",
+                  node->name());
+  set_inputs(node, {});
   auto position = position_of(node);
   positions_.erase(node);
   nodes_.erase(position);
+}
+
+const std::vector<GraphNode*>& Graph::users(GraphValue value) const { return uses_of(value).nodes; }
+
+int Graph::graph_uses(GraphValue value) const { return uses_of(value).by_graph; }
+
+bool Graph::only_user(GraphValue value, const GraphNode* user) const {
+  const GraphNode::Uses& uses = uses_of(value);
+  return uses.by_graph == 0 && !uses.nodes.empty() &&
+         std::all_of(uses.nodes.begin(), uses.nodes.end(), [&](const GraphNode* one) { return one == user; });
 }
 
 void Graph::move_before(GraphNode* node, GraphNode* before) {
@@ -86,57 +173,6 @@ std::list<GraphNode>::iterator Graph::position_of(GraphNode* node) {
   auto found = positions_.find(node);
   BONFIRE_CHECK(found != positions_.end(), "the node is not of this graph");
   return found->second;
-}
-
-Uses::Uses(const Graph& graph) {
-  for (const GraphNode& node : graph.nodes())
-    for (const GraphValue& input : node.inputs) entries_[input].nodes.push_back(const_cast<GraphNode*>(&node));
-  for (const GraphValue& output : graph.outputs) ++entries_[output].graph_uses;
-  for (const GraphAssignment& assignment : graph.assignments) ++entries_[assignment.value].graph_uses;
-}
-
-void Uses::added(GraphNode* node) {
-  for (const GraphValue& input : node->inputs) entries_[input].nodes.push_back(node);
-}
-
-void Uses::replace(Graph& graph, GraphValue from, GraphValue to) {
-  auto found = entries_.find(from);
-  if (found == entries_.end()) return;
-  Entry moved = std::move(found->second);
-  entries_.erase(found);
-  for (GraphNode* user : moved.nodes) std::replace(user->inputs.begin(), user->inputs.end(), from, to);
-  if (moved.graph_uses > 0) {
-    std::replace(graph.outputs.begin(), graph.outputs.end(), from, to);
-    for (GraphAssignment& assignment : graph.assignments)
-      if (assignment.value == from) assignment.value = to;
-  }
-  Entry& target = entries_[to];
-  target.nodes.insert(target.nodes.end(), moved.nodes.begin(), moved.nodes.end());
-  target.graph_uses += moved.graph_uses;
-}
-
-void Uses::erase(Graph& graph, GraphNode* node) {
-  for (const GraphValue& input : node->inputs)
-    if (auto found = entries_.find(input); found != entries_.end()) std::erase(found->second.nodes, node);
-  for (int i = 0; i < static_cast<int>(node->outputs.size()); ++i) entries_.erase({node, i});
-  graph.erase(node);
-}
-
-const std::vector<GraphNode*>& Uses::nodes(GraphValue value) const {
-  static const std::vector<GraphNode*> none;
-  auto found = entries_.find(value);
-  return found == entries_.end() ? none : found->second.nodes;
-}
-
-int Uses::graph_uses(GraphValue value) const {
-  auto found = entries_.find(value);
-  return found == entries_.end() ? 0 : found->second.graph_uses;
-}
-
-bool Uses::only_user(GraphValue value, const GraphNode* user) const {
-  if (graph_uses(value) > 0) return false;
-  const std::vector<GraphNode*>& users = nodes(value);
-  return !users.empty() && std::all_of(users.begin(), users.end(), [&](const GraphNode* one) { return one == user; });
 }
 
 }  // namespace bonfire

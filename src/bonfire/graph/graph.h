@@ -22,10 +22,32 @@ struct GraphValue {
   friend bool operator==(const GraphValue&, const GraphValue&) = default;
 };
 
+// A list that the graph alone changes, since it knows who uses what. Everyone reads it like a vector.
+template <class T>
+class GraphList {
+ public:
+  using value_type = T;
+  using const_iterator = typename std::vector<T>::const_iterator;
+
+  const T& operator[](size_t index) const { return list_[index]; }
+  const T& front() const { return list_.front(); }
+  const T& back() const { return list_.back(); }
+  const_iterator begin() const { return list_.begin(); }
+  const_iterator end() const { return list_.end(); }
+  size_t size() const { return list_.size(); }
+  bool empty() const { return list_.empty(); }
+  operator const std::vector<T>&() const { return list_; }
+  friend bool operator==(const GraphList&, const GraphList&) = default;
+
+ private:
+  friend class Graph;
+  std::vector<T> list_;
+};
+
 struct GraphNode {
   const Op* op = nullptr;  // null for an input of the graph
   Attributes attributes;
-  std::vector<GraphValue> inputs;
+  GraphList<GraphValue> inputs;
   std::vector<TensorSpec> outputs;
   std::string path;         // module path
   bool recomputed = false;  // made by recompute: never merged with its original
@@ -36,6 +58,14 @@ struct GraphNode {
   Device device() const { return outputs.empty() ? Device{} : outputs[0].device; }
   bool is_input() const { return leaf != LeafKind::none; }
   std::string_view name() const { return is_input() ? std::string_view("input") : std::string_view(op->name); }
+
+ private:
+  friend class Graph;
+  struct Uses {
+    std::vector<GraphNode*> nodes;  // one entry for each input slot
+    int by_graph = 0;               // as an output or an assignment
+  };
+  std::vector<Uses> uses_;  // [output], as far as one is used
 };
 
 struct GraphAssignment {
@@ -56,45 +86,40 @@ class Graph {
   // Appends, or inserts before `before`, a node whose outputs the op's shape rule gives.
   GraphNode* add(const Op& op, std::vector<GraphValue> inputs, Attributes attributes = {}, GraphNode* before = nullptr);
 
-  void replace_uses(GraphValue from, GraphValue to);  // everywhere: inputs, outputs, assignments
-  void erase(GraphNode* node);                        // BONFIRE_CHECK fails when it is still used
+  // The same with the path and the marks of a node that it stands for.
+  GraphNode* add_like(const GraphNode& like, const Op& op, std::vector<GraphValue> inputs, Attributes attributes = {},
+                      GraphNode* before = nullptr);
+
+  void set_input(GraphNode* node, size_t slot, GraphValue value);
+  void set_inputs(GraphNode* node, std::vector<GraphValue> inputs);
+  void add_output(GraphValue value);
+  void set_output(size_t place, GraphValue value);
+  void set_outputs(const std::vector<GraphValue>& values);
+  void assign(GraphNode* variable, GraphValue value);
+  void set_assigned(size_t place, GraphValue value);
+
+  void replace(GraphValue from, GraphValue to);  // everywhere: inputs, outputs, assignments; at the cost of the users
+  void erase(GraphNode* node);                   // BONFIRE_CHECK fails when it is still used
   void move_before(GraphNode* node, GraphNode* before);
+
+  const std::vector<GraphNode*>& users(GraphValue value) const;  // one entry for each input slot
+  int graph_uses(GraphValue value) const;  // how often the graph itself does: outputs, assignments
+  bool only_user(GraphValue value, const GraphNode* user) const;  // used by that node alone, in one slot or several
 
   std::list<GraphNode>& nodes() { return nodes_; }
   const std::list<GraphNode>& nodes() const { return nodes_; }
-  std::vector<GraphValue> outputs;
-  std::vector<GraphAssignment> assignments;
+  GraphList<GraphValue> outputs;
+  GraphList<GraphAssignment> assignments;
 
  private:
+  static GraphNode::Uses& uses_of(GraphValue value);
+  static void forget_use(GraphValue value, GraphNode* user);
   std::list<GraphNode>::iterator position_of(GraphNode* node);
   std::list<GraphNode> nodes_;
   std::unordered_map<const GraphNode*, std::list<GraphNode>::iterator> positions_;
 };
 
 inline const TensorSpec& GraphValue::spec() const { return node->outputs[index]; }
-
-// Who uses each value: nodes (one entry per input slot), and how often the graph itself does (outputs, assignments). A
-// pass that changes the graph through it keeps it true without looking at the whole graph again.
-class Uses {
- public:
-  explicit Uses(const Graph& graph);
-  void added(GraphNode* node);                                 // a new node, or one whose inputs were set anew
-  void replace(Graph& graph, GraphValue from, GraphValue to);  // as Graph::replace_uses, at the cost of the users
-  void erase(Graph& graph, GraphNode* node);                   // of an unused node
-  const std::vector<GraphNode*>& nodes(GraphValue value) const;
-  int graph_uses(GraphValue value) const;
-  bool only_user(GraphValue value, const GraphNode* user) const;  // used by that node alone, in one slot or several
-
- private:
-  struct Entry {
-    std::vector<GraphNode*> nodes;
-    int graph_uses = 0;
-  };
-  struct Key {
-    size_t operator()(const GraphValue& value) const { return std::hash<const void*>()(value.node) * 31 + value.index; }
-  };
-  std::unordered_map<GraphValue, Entry, Key> entries_;
-};
 
 // BONFIRE_CHECK fails, naming `after`, when the graph is not well formed: an input that comes later, an index that does
 // not exist, specs that the shape rule would not give, an assignment of another spec.

@@ -28,9 +28,9 @@ inline bool is_addition(const GraphNode& node) {
 }
 
 // The only node that uses the value, when there is exactly one.
-inline GraphNode* only_user(const Uses& uses, GraphValue value) {
-  const std::vector<GraphNode*>& users = uses.nodes(value);
-  return users.empty() || !uses.only_user(value, users[0]) ? nullptr : users[0];
+inline GraphNode* only_user(const Graph& graph, GraphValue value) {
+  const std::vector<GraphNode*>& users = graph.users(value);
+  return users.empty() || !graph.only_user(value, users[0]) ? nullptr : users[0];
 }
 
 }  // namespace bonfire::passes

@@ -20,9 +20,9 @@ class Rewrite {
     for (const GraphAssignment& assignment : graph_.assignments) assigned.push_back(assignment.value.spec());
     for (GraphNode& node : graph_.nodes())
       if (!node.is_input()) treat(node);
-    for (size_t i = 0; i < outputs.size(); ++i) graph_.outputs[i] = as(graph_.outputs[i], outputs[i].dtype, nullptr);
+    for (size_t i = 0; i < outputs.size(); ++i) graph_.set_output(i, as(graph_.outputs[i], outputs[i].dtype, nullptr));
     for (size_t i = 0; i < assigned.size(); ++i)
-      graph_.assignments[i].value = as(graph_.assignments[i].value, assigned[i].dtype, nullptr);
+      graph_.set_assigned(i, as(graph_.assignments[i].value, assigned[i].dtype, nullptr));
   }
 
  private:
@@ -50,14 +50,15 @@ class Rewrite {
       wide |= input.spec().dtype == DType::f32;
     }
     if (!low || wide) return;
-    for (GraphValue& input : node.inputs)
-      if (input.spec().dtype == DType::f32 && input.spec().shape.rank() > 0) input = as(input, low_, &node);
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.inputs[i].spec().dtype == DType::f32 && node.inputs[i].spec().shape.rank() > 0)
+        graph_.set_input(&node, i, as(node.inputs[i], low_, &node));
   }
 
   void cast_floats(GraphNode& node, DType from, DType to) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       bool keeps = i < 32 && (node.op->amp_keeps >> i & 1U) != 0;
-      if (!keeps && node.inputs[i].spec().dtype == from) node.inputs[i] = as(node.inputs[i], to, &node);
+      if (!keeps && node.inputs[i].spec().dtype == from) graph_.set_input(&node, i, as(node.inputs[i], to, &node));
     }
   }
 

@@ -101,7 +101,6 @@ class BucketAllReduce final : public Pass {
   // same on ranks whose operands are made in another one.
   static std::vector<Reduction> find(Graph& graph) {
     Places places = places_of(graph);
-    Uses uses(graph);
     std::vector<Reduction> found;
     int named = -1;
     for (GraphNode& node : graph.nodes()) {
@@ -110,7 +109,8 @@ class BucketAllReduce final : public Pass {
       for (const GraphValue& input : node.inputs) one.made = std::max(one.made, places.at(input.node));
       for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
         one.bytes += static_cast<int64_t>(node.outputs[static_cast<size_t>(i)].bytes());
-        for (const GraphNode* user : uses.nodes({&node, i})) one.first_used = std::min(one.first_used, places.at(user));
+        for (const GraphNode* user : graph.users({&node, i}))
+          one.first_used = std::min(one.first_used, places.at(user));
       }
       if (node.attributes.list("names")[0] >= 0) one.made = named = std::max(named, one.made);
       found.push_back(one);
@@ -143,7 +143,7 @@ class BucketAllReduce final : public Pass {
     int output = 0;
     for (const Reduction& member : bucket.members) {
       for (int i = 0; i < static_cast<int>(member.node->outputs.size()); ++i)
-        graph.replace_uses({member.node, i}, {merged, output++});
+        graph.replace({member.node, i}, {merged, output++});
       graph.erase(member.node);
     }
   }

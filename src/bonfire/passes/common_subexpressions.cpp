@@ -29,19 +29,15 @@ class CommonSubexpressions final : public Pass {
 
   void run(Graph& graph, const Options&) const override {
     std::unordered_map<base::Hash128, GraphNode*> first;
-    std::unordered_map<const GraphNode*, GraphNode*> merged;
-    auto redirect = [&](GraphValue& value) {
-      if (auto found = merged.find(value.node); found != merged.end()) value.node = found->second;
-    };
+    std::vector<GraphNode*> merged;
     for (GraphNode& node : graph.nodes()) {
-      for (GraphValue& input : node.inputs) redirect(input);
       if (node.is_input() || node.op->has(kNeverMerged) || node.recomputed) continue;
       auto [slot, fresh] = first.emplace(hash_of(node), &node);
-      if (!fresh && same(*slot->second, node)) merged[&node] = slot->second;
+      if (fresh || !same(*slot->second, node)) continue;
+      for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) graph.replace({&node, i}, {slot->second, i});
+      merged.push_back(&node);
     }
-    for (GraphValue& output : graph.outputs) redirect(output);
-    for (GraphAssignment& assignment : graph.assignments) redirect(assignment.value);
-    for (auto& [node, kept] : merged) graph.erase(const_cast<GraphNode*>(node));
+    for (GraphNode* node : merged) graph.erase(node);
   }
 };
 

@@ -28,12 +28,12 @@ std::vector<GraphValue> merged_inputs(const GraphNode& producer, const GraphNode
 
 }  // namespace
 
-bool can_merge(const GraphNode& producer, const GraphNode& consumer, const Uses& uses) {
+bool can_merge(const GraphNode& producer, const GraphNode& consumer, const Graph& graph) {
   if (producer.is_input() || !producer.op->has(Trait::elementwise) || !consumer.op->has(Trait::elementwise))
     return false;
   if (producer.outputs.size() != 1 || producer.recomputed != consumer.recomputed) return false;
   const TensorSpec& between = producer.outputs[0];
-  if (!uses.only_user({const_cast<GraphNode*>(&producer), 0}, &consumer)) return false;
+  if (!graph.only_user({const_cast<GraphNode*>(&producer), 0}, &consumer)) return false;
   if (!(between.shape == consumer.outputs[0].shape) || between.device != consumer.device()) return false;
   if (!is_floating(between.dtype) && between.dtype != DType::boolean) return false;
   if (compute_type(producer) != compute_type(consumer)) return false;
@@ -50,7 +50,7 @@ bool joins_add_and_activation(const GraphNode& producer, const GraphNode& consum
   });
 }
 
-GraphNode* merge(Graph& graph, Uses& uses, GraphNode* producer, GraphNode* consumer) {
+GraphNode* merge(Graph& graph, GraphNode* producer, GraphNode* consumer) {
   ElementwiseProgram first = program_of(*producer), second = program_of(*consumer), merged;
   std::vector<GraphValue> inputs = merged_inputs(*producer, *consumer);
   merged.inputs = static_cast<int>(inputs.size());
@@ -80,13 +80,11 @@ GraphNode* merge(Graph& graph, Uses& uses, GraphNode* producer, GraphNode* consu
   for (int result : second.results) merged.results.push_back(base + result);
 
   std::vector<int64_t> words = merged.encode();
-  GraphNode* node = graph.add(fused_elementwise_op(), inputs, {{"program", std::span<const int64_t>(words)}}, consumer);
-  node->path = consumer->path;
-  node->recomputed = consumer->recomputed;
-  uses.added(node);
-  for (int i = 0; i < static_cast<int>(consumer->outputs.size()); ++i) uses.replace(graph, {consumer, i}, {node, i});
-  uses.erase(graph, consumer);
-  uses.erase(graph, producer);
+  GraphNode* node = graph.add_like(*consumer, fused_elementwise_op(), inputs,
+                                   {{"program", std::span<const int64_t>(words)}}, consumer);
+  for (int i = 0; i < static_cast<int>(consumer->outputs.size()); ++i) graph.replace({consumer, i}, {node, i});
+  graph.erase(consumer);
+  graph.erase(producer);
   return node;
 }
 

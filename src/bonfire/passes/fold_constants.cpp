@@ -75,23 +75,21 @@ class FoldConstants final : public Pass {
 
   void run(Graph& graph, const Options&) const override {
     const Op& constant = find_op("constant");
-    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end(); ++position) {
       GraphNode& node = *position;
       if (node.is_input()) continue;
       if (std::optional<int64_t> number = folded(node)) {
         const TensorSpec spec = node.outputs[0];
-        GraphNode* made = graph.add(constant, {},
-                                    {{"shape", spec.shape},
-                                     {"value", *number},
-                                     {"dtype", spec.dtype},
-                                     {"device_type", static_cast<int>(spec.device.type)},
-                                     {"device_index", spec.device.index}},
-                                    &node);
-        made->path = node.path;
-        uses.replace(graph, {&node, 0}, {made, 0});
+        GraphNode* made = graph.add_like(node, constant, {},
+                                         {{"shape", spec.shape},
+                                          {"value", *number},
+                                          {"dtype", spec.dtype},
+                                          {"device_type", static_cast<int>(spec.device.type)},
+                                          {"device_index", spec.device.index}},
+                                         &node);
+        graph.replace({&node, 0}, {made, 0});
       } else if (std::optional<GraphValue> kept = identity(node)) {
-        uses.replace(graph, {&node, 0}, *kept);
+        graph.replace({&node, 0}, *kept);
       }
     }
   }

@@ -27,21 +27,20 @@ class FuseBiasAct final : public Pass {
   void run(Graph& graph, const Options& options) const override {
     const Family families[] = {{find_op("conv2d"), find_op("conv2d_bias_act"), -3},
                                {find_op("matmul"), find_op("matmul_bias_act"), -1}};
-    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       for (const Family& family : families)
-        if (node->op == &family.plain) fuse(graph, uses, *node, family, options);
+        if (node->op == &family.plain) fuse(graph, *node, family, options);
     }
   }
 
  private:
-  static void fuse(Graph& graph, Uses& uses, GraphNode& node, const Family& family, const Options& options) {
+  static void fuse(Graph& graph, GraphNode& node, const Family& family, const Options& options) {
     GraphNode* last = &node;
     std::vector<GraphValue> inputs = node.inputs;
     bool has_bias = false;
     int activation = -1;
-    if (GraphNode* user = only_user(uses, {&node, 0}); user != nullptr && is_addition(*user)) {
+    if (GraphNode* user = only_user(graph, {&node, 0}); user != nullptr && is_addition(*user)) {
       const GraphValue& other = user->inputs[user->inputs[0].node == &node ? 1 : 0];
       if (other.node != &node && is_bias(other, node.outputs[0], family.bias_axis) &&
           user->outputs[0] == node.outputs[0]) {
@@ -51,7 +50,7 @@ class FuseBiasAct final : public Pass {
       }
     }
     const bool may_activate = !has_bias || options.fuse_elewise_add_act_ops;
-    if (GraphNode* user = only_user(uses, {last, 0}); may_activate && user != nullptr && is_activation(*user)) {
+    if (GraphNode* user = only_user(graph, {last, 0}); may_activate && user != nullptr && is_activation(*user)) {
       activation = user->op->elementwise_function;
       last = user;
     }
@@ -60,11 +59,8 @@ class FuseBiasAct final : public Pass {
     attributes.set({"has_bias", has_bias});
     attributes.set({"activation", activation});
     if (family.bias_axis == -3) attributes.set({"has_residual", 0});
-    GraphNode* fused = graph.add(family.fused, std::move(inputs), std::move(attributes), last);
-    fused->path = node.path;
-    fused->recomputed = node.recomputed;
-    uses.added(fused);
-    uses.replace(graph, {last, 0}, {fused, 0});
+    GraphNode* fused = graph.add_like(node, family.fused, std::move(inputs), std::move(attributes), last);
+    graph.replace({last, 0}, {fused, 0});
   }
 };
 

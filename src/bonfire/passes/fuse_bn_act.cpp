@@ -29,8 +29,7 @@ class FuseBnAct final : public Pass {
  private:
   // y = activation(normalise(x) [+ residual])
   static void fuse_forward(Graph& graph, GraphNode& node) {
-    Uses uses(graph);
-    GraphNode* last = only_user(uses, {&node, 0});
+    GraphNode* last = only_user(graph, {&node, 0});
     if (last == nullptr) return;
     std::vector<GraphValue> inputs = node.inputs;  // x, mean, variance, weight, bias
     bool has_residual = false;
@@ -39,17 +38,15 @@ class FuseBnAct final : public Pass {
       if (other.node == &node || !(other.spec() == node.outputs[0]) || !(last->outputs[0] == node.outputs[0])) return;
       inputs.push_back(other);
       has_residual = true;
-      last = only_user(uses, {last, 0});
+      last = only_user(graph, {last, 0});
     }
     if (last == nullptr || !is_activation(*last) || !(last->outputs[0] == node.outputs[0])) return;
     auto function = static_cast<ElementwiseFunction>(last->op->elementwise_function);
     Attributes attributes{{"eps", node.attributes.number("eps")},
                           {"activation", static_cast<int>(function)},
                           {"has_residual", has_residual}};
-    GraphNode* fused = graph.add(find_op("batch_norm_act"), std::move(inputs), std::move(attributes), last);
-    fused->path = node.path;
-    fused->recomputed = node.recomputed;
-    graph.replace_uses({last, 0}, {fused, 0});
+    GraphNode* fused = graph.add_like(node, find_op("batch_norm_act"), std::move(inputs), std::move(attributes), last);
+    graph.replace({last, 0}, {fused, 0});
     // The mask of these can be taken from y; the gradients of others are in terms of what is fused away.
     if (function == ElementwiseFunction::relu || function == ElementwiseFunction::tanh ||
         function == ElementwiseFunction::sigmoid)
@@ -70,13 +67,12 @@ class FuseBnAct final : public Pass {
 
   // dz = activation'(dy, y) → sums(dz) → apply(dz) becomes sums(dy) → apply(dy), with dz rebuilt inside both.
   static void fuse_backward(Graph& graph, const Fused& forward) {
-    Uses uses(graph);
     GraphNode *gradient = nullptr, *sums = nullptr, *apply = nullptr;
-    for (GraphNode* user : uses.nodes({forward.node, 0}))
+    for (GraphNode* user : graph.users({forward.node, 0}))
       if (is_gradient_of(*user, forward)) gradient = user;
     if (gradient == nullptr || !(gradient->outputs[0] == gradient->inputs[0].spec())) return;
-    int others = uses.graph_uses({gradient, 0});
-    for (GraphNode* user : uses.nodes({gradient, 0})) {
+    int others = graph.graph_uses({gradient, 0});
+    for (GraphNode* user : graph.users({gradient, 0})) {
       if (user->op == &find_op("batch_norm_gradient_sums")) {
         sums = user;
       } else if (user->op == &find_op("batch_norm_gradient_apply")) {
@@ -88,7 +84,7 @@ class FuseBnAct final : public Pass {
     if (sums == nullptr || apply == nullptr || (others > 0 && !forward.has_residual)) return;
     // With an all-reduce between, apply cannot come ahead of it: whoever needs dz before keeps it as it is.
     if (apply->inputs[5].node != sums && is_used_before(graph, *gradient, *sums, *apply)) return;
-    replace_backward(graph, forward, *gradient, *sums, *apply, uses);
+    replace_backward(graph, forward, *gradient, *sums, *apply);
   }
 
   // By anyone but `sums`.
@@ -104,13 +100,14 @@ class FuseBnAct final : public Pass {
   }
 
   static void replace_backward(Graph& graph, const Fused& forward, GraphNode& gradient, GraphNode& sums,
-                               GraphNode& apply, const Uses& uses) {
+                               GraphNode& apply) {
     const std::vector<GraphValue>& in = forward.node->inputs;
     GraphValue y{forward.node, 0}, dy = gradient.inputs[0];
     Attributes attributes = forward.node->attributes;
     std::vector<GraphValue> inputs{dy, in[0], in[1], in[2], in[3], in[4]};
     if (forward.has_residual) inputs.push_back(y);
-    GraphNode* new_sums = graph.add(find_op("batch_norm_act_gradient_sums"), std::move(inputs), attributes, &sums);
+    GraphNode* new_sums =
+        graph.add_like(sums, find_op("batch_norm_act_gradient_sums"), std::move(inputs), attributes, &sums);
     attributes.set({"count", apply.attributes.integer("count")});
     inputs = {dy,
               in[0],
@@ -121,21 +118,15 @@ class FuseBnAct final : public Pass {
               sums_or(apply.inputs[5], sums, *new_sums),
               sums_or(apply.inputs[6], sums, *new_sums)};
     if (forward.has_residual) inputs.push_back(y);
-    GraphNode* new_apply = graph.add(find_op("batch_norm_act_gradient_apply"), std::move(inputs), attributes, &apply);
-    new_sums->path = sums.path;
-    new_apply->path = apply.path;
-    for (int i = 0; i < 2; ++i) graph.replace_uses({&sums, i}, {new_sums, i});
-    graph.replace_uses({&apply, 0}, {new_apply, 0});
+    GraphNode* new_apply =
+        graph.add_like(apply, find_op("batch_norm_act_gradient_apply"), std::move(inputs), attributes, &apply);
+    for (int i = 0; i < 2; ++i) graph.replace({&sums, i}, {new_sums, i});
+    graph.replace({&apply, 0}, {new_apply, 0});
     graph.erase(&apply);
     graph.erase(&sums);
     if (!forward.has_residual) return;
     // Whoever used dz besides now takes the residual's gradient; that comes later in the order, so users must too.
-    for (GraphNode* user : uses.nodes({&gradient, 0})) {
-      if (user == &sums || user == &apply) continue;
-      for (GraphValue& input : user->inputs)
-        if (input == GraphValue{&gradient, 0}) input = {new_apply, 1};
-    }
-    graph.replace_uses({&gradient, 0}, {new_apply, 1});
+    graph.replace({&gradient, 0}, {new_apply, 1});
     move_before_users(graph, *new_apply, *new_sums);
   }
 
@@ -146,7 +137,6 @@ class FuseBnAct final : public Pass {
 
   // Brings apply (and what it needs) ahead of the first user of the residual's gradient.
   static void move_before_users(Graph& graph, GraphNode& apply, GraphNode& sums) {
-    Uses uses(graph);
     for (GraphNode& node : graph.nodes()) {
       if (&node == &apply) return;
       for (const GraphValue& input : node.inputs) {

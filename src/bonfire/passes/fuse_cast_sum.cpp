@@ -18,10 +18,8 @@ class FuseCastSum final : public Pass {
       const GraphNode* source = node->inputs[0].node;
       if (source->op != &cast || node->outputs[0].dtype != DType::f32) continue;
       if (source->inputs[0].spec().dtype != DType::bf16) continue;
-      GraphNode* fused = graph.add(sum_as_f32, {source->inputs[0]}, node->attributes, node);
-      fused->path = node->path;
-      fused->recomputed = node->recomputed;
-      graph.replace_uses({node, 0}, {fused, 0});
+      GraphNode* fused = graph.add_like(*node, sum_as_f32, {source->inputs[0]}, node->attributes, node);
+      graph.replace({node, 0}, {fused, 0});
       graph.erase(node);
     }
   }

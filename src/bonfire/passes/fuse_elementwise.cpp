@@ -12,21 +12,20 @@ class FuseElementwise final : public Pass {
 
   void run(Graph& graph, const Options& options) const override {
     if (!options.fuse_elementwise) return;
-    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
-      while (node != nullptr) node = fuse_into(graph, uses, node, options);
+      while (node != nullptr) node = fuse_into(graph, node, options);
     }
   }
 
  private:
   // Merges one producer into the node; returns the merged node, or null when there is nothing to merge.
-  static GraphNode* fuse_into(Graph& graph, Uses& uses, GraphNode* node, const Options& options) {
+  static GraphNode* fuse_into(Graph& graph, GraphNode* node, const Options& options) {
     if (node->is_input() || !node->op->has(Trait::elementwise)) return nullptr;
     for (const GraphValue& input : node->inputs) {
-      if (!can_merge(*input.node, *node, uses)) continue;
+      if (!can_merge(*input.node, *node, graph)) continue;
       if (!options.fuse_elewise_add_act_ops && joins_add_and_activation(*input.node, *node)) continue;
-      return merge(graph, uses, input.node, node);
+      return merge(graph, input.node, node);
     }
     return nullptr;
   }

@@ -13,19 +13,17 @@ class FuseEmbeddingAdd final : public Pass {
 
   void run(Graph& graph, const Options&) const override {
     const Op &gradient = find_op("embedding_gradient"), &added = find_op("embedding_gradient_add");
-    const Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       if (node->is_input() || !is_addition(*node) || !has_kernel(added, node->device())) continue;
       for (size_t i = 0; i < 2; ++i) {
         const GraphValue rows = node->inputs[i], other = before_rounding(node->inputs[1 - i], rows.spec());
-        if (rows.node->op != &gradient || !uses.only_user(rows, node) || rows == other ||
+        if (rows.node->op != &gradient || !graph.only_user(rows, node) || rows == other ||
             !(other.spec() == rows.spec()))
           continue;
-        GraphNode* fused =
-            graph.add(added, {rows.node->inputs[0], rows.node->inputs[1], other}, rows.node->attributes, node);
-        fused->path = rows.node->path;
-        graph.replace_uses({node, 0}, {fused, 0});
+        GraphNode* fused = graph.add_like(*rows.node, added, {rows.node->inputs[0], rows.node->inputs[1], other},
+                                          rows.node->attributes, node);
+        graph.replace({node, 0}, {fused, 0});
         graph.erase(node);
         break;
       }

@@ -29,7 +29,7 @@ struct Match {
 
 class Fusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph), uses_(graph) {}
+  explicit Fusion(Graph& graph) : graph_(graph) {}
 
   bool fuse(GraphNode& loss) {
     Match match;
@@ -83,11 +83,11 @@ class Fusion {
   }
 
   bool find_backward(Match& match) const {
-    for (GraphNode* user : uses_.nodes({match.loss, 1}))
+    for (GraphNode* user : graph_.users({match.loss, 1}))
       if (is(*user, "cross_entropy_gradient")) match.loss_gradient = user;
     if (match.loss_gradient == nullptr || !(match.loss_gradient->inputs[1] == match.loss->inputs[0]) ||
-        !uses_.only_user({match.loss, 1}, match.loss_gradient) ||
-        !uses_.only_user({match.loss, 2}, match.loss_gradient))
+        !graph_.only_user({match.loss, 1}, match.loss_gradient) ||
+        !graph_.only_user({match.loss, 2}, match.loss_gradient))
       return false;
     return find_gradients(match, {match.loss_gradient, 0}) && match.dx != nullptr && match.dweight != nullptr &&
            (match.dbias != nullptr) == static_cast<bool>(match.bias);
@@ -95,8 +95,8 @@ class Fusion {
 
   // Every use of the gradient of the logits is one of the three.
   bool find_gradients(Match& match, GraphValue gradient) const {
-    if (uses_.graph_uses(gradient) > 0) return false;
-    for (GraphNode* user : uses_.nodes(gradient)) {
+    if (graph_.graph_uses(gradient) > 0) return false;
+    for (GraphNode* user : graph_.users(gradient)) {
       if (is_same_values(*user)) {
         if (!find_gradients(match, {user, 0})) return false;
       } else if (is_product(*user, false, false) && user->inputs[0] == gradient && user->inputs[1] == match.weight) {
@@ -115,8 +115,8 @@ class Fusion {
   bool forward_is_private(const Match& match) const {
     for (const GraphNode* node : match.inside) {
       GraphValue value{const_cast<GraphNode*>(node), 0};
-      if (uses_.graph_uses(value) > 0) return false;
-      for (const GraphNode* user : uses_.nodes(value))
+      if (graph_.graph_uses(value) > 0) return false;
+      for (const GraphNode* user : graph_.users(value))
         if (!match.inside.contains(user) && user != match.loss && user != match.loss_gradient) return false;
     }
     return true;
@@ -152,7 +152,7 @@ class Fusion {
     attributes.set({"has_bias", static_cast<bool>(match.bias)});
     GraphNode* fused = graph_.add(fused_, std::move(inputs), std::move(attributes), match.loss);
     fused->path = match.loss->path.empty() ? match.weight.node->path : match.loss->path;
-    graph_.replace_uses({match.loss, 0}, as({fused, 0}, match.loss->outputs[0].dtype, match.loss));
+    graph_.replace({match.loss, 0}, as({fused, 0}, match.loss->outputs[0].dtype, match.loss));
     GraphNode* old[] = {match.dx, match.dweight, match.dbias};
     for (int i = 0; i < 3; ++i)
       if (old[i] != nullptr) replace_gradient({fused, i + 1}, *old[i]);
@@ -160,10 +160,10 @@ class Fusion {
 
   // Casts of the old gradient to the new one's type go away.
   void replace_gradient(GraphValue gradient, GraphNode& old) {
-    const std::vector<GraphNode*> users = uses_.nodes({&old, 0});
+    const std::vector<GraphNode*> users = graph_.users({&old, 0});
     for (GraphNode* user : users)
-      if (is(*user, "cast") && user->outputs[0] == gradient.spec()) graph_.replace_uses({user, 0}, gradient);
-    graph_.replace_uses({&old, 0}, as(gradient, old.outputs[0].dtype, &old));
+      if (is(*user, "cast") && user->outputs[0] == gradient.spec()) graph_.replace({user, 0}, gradient);
+    graph_.replace({&old, 0}, as(gradient, old.outputs[0].dtype, &old));
   }
 
   GraphValue as(const GraphValue& value, DType dtype, GraphNode* before) {
@@ -172,7 +172,6 @@ class Fusion {
   }
 
   Graph& graph_;
-  Uses uses_;
   const Op& fused_ = find_op("linear_cross_entropy");
   bool depends_on_loss_ = false;
 };

@@ -22,26 +22,25 @@ class FuseNorms final : public Pass {
     const Rule rules[] = {
         {find_op("update_squares"), find_op("optimizer_update_by_squares"), find_op("optimizer_update"), 0},
         {find_op("gradient_squares"), find_op("clip_gradients_by_squares"), find_op("clip_gradients"), 1}};
-    const Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       for (const Rule& rule : rules)
-        if (node->op == &rule.by_squares) fuse(graph, uses, rule, node);
+        if (node->op == &rule.by_squares) fuse(graph, rule, node);
     }
   }
 
  private:
-  static void fuse(Graph& graph, const Uses& uses, const Rule& rule, GraphNode* node) {
+  static void fuse(Graph& graph, const Rule& rule, GraphNode* node) {
     const auto from = std::find_if(node->inputs.begin(), node->inputs.end(),
                                    [&](const GraphValue& input) { return input.node->op == &rule.squares; });
-    if (from == node->inputs.end() || !uses.only_user(*from, node)) return;
+    if (from == node->inputs.end() || !graph.only_user(*from, node)) return;
     GraphNode* squares = from->node;
     std::vector<GraphValue> inputs = node->inputs;
     inputs.erase(inputs.begin() + (from - node->inputs.begin()));
     if (!std::ranges::equal(squares->inputs, std::span(inputs).subspan(rule.others))) return;
     if (!(squares->attributes == node->attributes)) return;
     node->op = &rule.both;
-    node->inputs = std::move(inputs);
+    graph.set_inputs(node, std::move(inputs));
     graph.erase(squares);
   }
 };

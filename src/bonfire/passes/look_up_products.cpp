@@ -96,33 +96,25 @@ class LookUpProducts final : public Pass {
   // The sums of the rows of each id.
   static GraphValue sums(Graph& graph, GraphValue rows, GraphValue ids, int64_t table_rows, const GraphNode& like,
                          GraphNode* before) {
-    GraphNode* sums = graph.add(find_op("embedding_gradient"), {rows, ids},
-                                {{"rows", table_rows}, {"padding_index", int64_t{-1}}}, before);
-    mark(*sums, like);
-    return {sums, 0};
-  }
-
-  static void mark(GraphNode& node, const GraphNode& like) {
-    node.path = like.path;
-    node.recomputed = like.recomputed;
+    return {graph.add_like(like, find_op("embedding_gradient"), {rows, ids},
+                           {{"rows", table_rows}, {"padding_index", int64_t{-1}}}, before),
+            0};
   }
 
   // table[ids] w (+ bias) → (table w (+ bias))[ids]
   static bool look_up_product(Graph& graph, GraphNode& product) {
     std::optional<Lookup> lookup = Lookup::of(product.inputs[0]);
     if (!lookup || product.attributes.flag("transpose_a")) return false;
-    GraphNode* small = graph.add(*product.op, {lookup->table(), product.inputs[1]}, product.attributes, &product);
-    mark(*small, product);
-    GraphNode *last = &product, *sum = only_user(Uses(graph), {&product, 0});
+    GraphNode* small =
+        graph.add_like(product, *product.op, {lookup->table(), product.inputs[1]}, product.attributes, &product);
+    GraphNode *last = &product, *sum = only_user(graph, {&product, 0});
     if (sum != nullptr && is_addition(*sum) && sum->inputs[0].node == &product && adds_a_row(*sum)) {
       last = sum;
-      small = graph.add(*sum->op, {{small, 0}, sum->inputs[1]}, sum->attributes, sum);
-      mark(*small, *sum);
+      small = graph.add_like(*sum, *sum->op, {{small, 0}, sum->inputs[1]}, sum->attributes, sum);
     }
-    GraphNode* rows =
-        graph.add(find_op("embedding"), {{small, 0}, lookup->ids(graph, last)}, {{"padding_index", int64_t{-1}}}, last);
-    mark(*rows, *last);
-    graph.replace_uses({last, 0}, {rows, 0});
+    GraphNode* rows = graph.add_like(*last, find_op("embedding"), {{small, 0}, lookup->ids(graph, last)},
+                                     {{"padding_index", int64_t{-1}}}, last);
+    graph.replace({last, 0}, {rows, 0});
     return true;
   }
 
@@ -138,32 +130,29 @@ class LookUpProducts final : public Pass {
     const GraphValue table = lookup->table();
     GraphValue dy =
         sums(graph, product.inputs[0], lookup->ids(graph, &product), table.spec().shape[0], product, &product);
-    GraphNode* small = graph.add(*product.op, {dy, table}, product.attributes, &product);
-    mark(*small, product);
-    graph.replace_uses({&product, 0}, {small, 0});
+    GraphNode* small = graph.add_like(product, *product.op, {dy, table}, product.attributes, &product);
+    graph.replace({&product, 0}, {small, 0});
   }
 
   // sums of (dy w) by id → (sums of dy by id) w
   static void add_up_first(Graph& graph, GraphNode& gradient) {
     const int64_t table_rows = gradient.attributes.integer("rows");
     if (gradient.attributes.integer("padding_index") >= 0) return;
-    const Uses uses(graph);
     std::vector<const GraphNode*> order;
     GraphNode *user = &gradient, *node = gradient.inputs[0].node;
-    for (; uses.only_user({node, 0}, user) && orders_rows(*node); node = node->inputs[0].node) {
+    for (; graph.only_user({node, 0}, user) && orders_rows(*node); node = node->inputs[0].node) {
       order.push_back(node);
       user = node;
     }
-    if (node->is_input() || node->op != &find_op("matmul") || !uses.only_user({node, 0}, user) ||
+    if (node->is_input() || node->op != &find_op("matmul") || !graph.only_user({node, 0}, user) ||
         !is_matrix_product(*node) || node->attributes.flag("transpose_a") ||
         !pays(table_rows, node->outputs[0].shape[0], node->outputs[0].shape[1]))
       return;
     GraphValue ids = gradient.inputs[1];
     for (const GraphNode* each : order) ids = go_back(graph, *each, ids, &gradient);
     GraphValue dy = sums(graph, node->inputs[0], ids, table_rows, gradient, &gradient);
-    GraphNode* small = graph.add(*node->op, {dy, node->inputs[1]}, node->attributes, &gradient);
-    mark(*small, *node);
-    graph.replace_uses({&gradient, 0}, {small, 0});
+    GraphNode* small = graph.add_like(*node, *node->op, {dy, node->inputs[1]}, node->attributes, &gradient);
+    graph.replace({&gradient, 0}, {small, 0});
   }
 };
 

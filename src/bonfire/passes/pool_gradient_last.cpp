@@ -13,42 +13,35 @@ class PoolGradientLast final : public Pass {
   std::string_view name() const override { return "pool_gradient_last"; }
 
   void run(Graph& graph, const Options&) const override {
-    Uses uses(graph);
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
       if (node->is_input() || node->inputs.empty() || node->inputs[0].node->op != &find_op("max_pool2d_gradient"))
         continue;
-      if (masks_maxima(*node, uses)) {
-        mask_first(graph, uses, *node);
+      if (masks_maxima(*node, graph)) {
+        mask_first(graph, *node);
       } else if (sums_pixels(*node)) {
-        node->inputs[0] = node->inputs[0].node->inputs[0];
-        uses.added(node);
+        graph.set_input(node, 0, node->inputs[0].node->inputs[0]);
       }
     }
   }
 
  private:
   // relu_gradient(max_pool2d_gradient(dy, x, y), x)
-  static bool masks_maxima(const GraphNode& node, const Uses& uses) {
+  static bool masks_maxima(const GraphNode& node, const Graph& graph) {
     const GraphNode& pool = *node.inputs[0].node;
     return node.op->elementwise_function == static_cast<int>(ElementwiseFunction::relu_gradient) &&
            node.inputs[1] == pool.inputs[1] && node.outputs[0] == pool.outputs[0] &&
-           uses.only_user({node.inputs[0].node, 0}, &node);
+           graph.only_user({node.inputs[0].node, 0}, &node);
   }
 
-  static void mask_first(Graph& graph, Uses& uses, GraphNode& mask) {
+  static void mask_first(Graph& graph, GraphNode& mask) {
     GraphNode& pool = *mask.inputs[0].node;
-    GraphNode* first = graph.add(*mask.op, {pool.inputs[0], pool.inputs[2]}, mask.attributes, &pool);
-    GraphNode* last = graph.add(*pool.op, {{first, 0}, pool.inputs[1], pool.inputs[2]}, pool.attributes, &pool);
-    first->path = mask.path;
-    last->path = pool.path;
-    first->recomputed = mask.recomputed;
-    last->recomputed = pool.recomputed;
-    uses.added(first);
-    uses.added(last);
-    uses.replace(graph, {&mask, 0}, {last, 0});
-    uses.erase(graph, &mask);
-    uses.erase(graph, &pool);
+    GraphNode* first = graph.add_like(mask, *mask.op, {pool.inputs[0], pool.inputs[2]}, mask.attributes, &pool);
+    GraphNode* last =
+        graph.add_like(pool, *pool.op, {{first, 0}, pool.inputs[1], pool.inputs[2]}, pool.attributes, &pool);
+    graph.replace({&mask, 0}, {last, 0});
+    graph.erase(&mask);
+    graph.erase(&pool);
   }
 
   static bool sums_pixels(const GraphNode& node) {

@@ -23,16 +23,15 @@ class Rebuild {
 
  private:
   void number() {
-    uses_ = Uses(graph_);
     position_.clear();
     int next = 0;
     for (const GraphNode& node : graph_.nodes()) position_[&node] = next++;
   }
 
   int last_use(const GraphValue& value, const GraphNode& except) const {
-    if (uses_.graph_uses(value) > 0) return static_cast<int>(position_.size());
+    if (graph_.graph_uses(value) > 0) return static_cast<int>(position_.size());
     int last = -1;
-    for (const GraphNode* user : uses_.nodes(value))
+    for (const GraphNode* user : graph_.users(value))
       if (user != &except) last = std::max(last, position_.at(user));
     return last;
   }
@@ -57,9 +56,9 @@ class Rebuild {
 
   void consider(GraphNode& node) {
     GraphValue value{&node, 0};
-    if (node.outputs.size() != 1 || node.outputs[0].bytes() < kSmallest || uses_.graph_uses(value) > 0) return;
+    if (node.outputs.size() != 1 || node.outputs[0].bytes() < kSmallest || graph_.graph_uses(value) > 0) return;
     std::vector<int> places{position_.at(&node)};
-    for (const GraphNode* user : uses_.nodes(value)) places.push_back(position_.at(user));
+    for (const GraphNode* user : graph_.users(value)) places.push_back(position_.at(user));
     std::sort(places.begin(), places.end());
     size_t late = 0;  // the first use behind the widest gap
     int widest = kFar;
@@ -74,20 +73,18 @@ class Rebuild {
 
   void rebuild(GraphNode& node, int place) {
     GraphNode* first = nullptr;
-    for (GraphNode* user : uses_.nodes({&node, 0}))
+    const std::vector<GraphNode*> users = graph_.users({&node, 0});
+    for (GraphNode* user : users)
       if (position_.at(user) == place) first = user;
-    GraphNode* copy = graph_.add(*node.op, node.inputs, node.attributes, first);
-    copy->path = node.path;
+    GraphNode* copy = graph_.add_like(node, *node.op, node.inputs, node.attributes, first);
     copy->recomputed = true;
-    for (GraphNode* user : uses_.nodes({&node, 0}))
-      if (position_.at(user) >= place)
-        for (GraphValue& input : user->inputs)
-          if (input == GraphValue{&node, 0}) input = {copy, 0};
+    for (GraphNode* user : users)
+      for (size_t i = 0; i < user->inputs.size() && position_.at(user) >= place; ++i)
+        if (user->inputs[i] == GraphValue{&node, 0}) graph_.set_input(user, i, {copy, 0});
     number();
   }
 
   Graph& graph_;
-  Uses uses_{graph_};
   std::unordered_map<const GraphNode*, int> position_;
 };
 

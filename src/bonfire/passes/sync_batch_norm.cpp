@@ -36,34 +36,27 @@ class SyncBatchNorm final : public Pass {
     return options.stand_ins || x.shape[1] == 0 ? 0 : x.shape.count() / x.shape[1];
   }
 
-  static GraphNode* add(Graph& graph, const Op& op, std::vector<GraphValue> inputs, Attributes attributes,
-                        const GraphNode& like, GraphNode* before) {
-    GraphNode* node = graph.add(op, std::move(inputs), std::move(attributes), before);
-    node->path = like.path;
-    return node;
-  }
-
   static GraphNode* reduce(Graph& graph, GraphNode* value, int channel, GraphNode* before) {
     Attributes attributes{{"reduce", static_cast<int>(comm::Reduce::sum)},
                           {"channel", channel},
                           {"communicator", 0},
                           {"names", Shape{-1}}};
-    return add(graph, comm::all_reduce_op(), {{value, 0}}, std::move(attributes), *value, before);
+    return graph.add_like(*value, comm::all_reduce_op(), {{value, 0}}, std::move(attributes), before);
   }
 
   static void join_statistics(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, Joint& joints) {
-    const std::vector<GraphNode*> mean_users = Uses(graph).nodes({&own, 0});
-    GraphNode* moments = add(graph, batch_norm_moments_op(), {{&own, 0}, {&own, 1}},
-                             {{"count", count_of(own.inputs[0].spec(), options)}}, own, behind);
+    const std::vector<GraphNode*> mean_users = graph.users({&own, 0});
+    GraphNode* moments = graph.add_like(own, batch_norm_moments_op(), {{&own, 0}, {&own, 1}},
+                                        {{"count", count_of(own.inputs[0].spec(), options)}}, behind);
     GraphNode* all = reduce(graph, moments, options.sync_batch_norm, behind);
     GraphNode* joint =
-        add(graph, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, own, behind);
+        graph.add_like(own, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, behind);
     joints.emplace(joint, all);
-    for (int i : {0, 1}) graph.replace_uses({&own, i}, {joint, i});
-    moments->inputs = {{&own, 0}, {&own, 1}};
+    for (int i : {0, 1}) graph.replace({&own, i}, {joint, i});
+    graph.set_inputs(moments, {{&own, 0}, {&own, 1}});
     for (GraphNode* user : mean_users) {
       if (user->op != &find_op("batch_norm_update_running")) continue;
-      user->inputs[3] = {joint, 2};
+      graph.set_input(user, 3, {joint, 2});
       user->attributes.set({"count", kManyElements});
     }
   }
@@ -71,17 +64,17 @@ class SyncBatchNorm final : public Pass {
   static void join_sums(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, const Joint& joints) {
     auto found = joints.find(own.inputs[2].node);
     if (found == joints.end()) return;  // by statistics that are constants
-    std::vector<GraphNode*> users = Uses(graph).nodes({&own, 0});
+    std::vector<GraphNode*> users = graph.users({&own, 0});
     std::erase_if(users, [](const GraphNode* user) { return user->op != &find_op("batch_norm_gradient_apply"); });
     if (users.empty()) return;
-    GraphNode* moments = add(graph, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, own, behind);
+    GraphNode* moments = graph.add_like(own, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, behind);
     GraphNode* all = reduce(graph, moments, options.sync_batch_norm, behind);
     GraphNode* joint =
-        add(graph, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
-            {{"count", count_of(own.inputs[1].spec(), options)}, {"dtype", own.outputs[0].dtype}}, own, behind);
+        graph.add_like(own, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
+                       {{"count", count_of(own.inputs[1].spec(), options)}, {"dtype", own.outputs[0].dtype}}, behind);
     for (GraphNode* user : users) {
-      user->inputs[5] = {joint, 0};
-      user->inputs[6] = {joint, 1};
+      graph.set_input(user, 5, {joint, 0});
+      graph.set_input(user, 6, {joint, 1});
     }
   }
 };

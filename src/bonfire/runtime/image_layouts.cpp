@@ -37,8 +37,8 @@ struct Image {
 
 class Search {
  public:
-  Search(const Graph& graph, const Uses& uses, const ParameterValues& parameters, bool fast_math)
-      : graph_(graph), uses_(uses), parameters_(parameters), fast_math_(fast_math) {}
+  Search(const Graph& graph, const ParameterValues& parameters, bool fast_math)
+      : graph_(graph), parameters_(parameters), fast_math_(fast_math) {}
 
   NodeLayouts run() {
     collect_places();
@@ -136,8 +136,8 @@ class Search {
       return found == place_of_.end() ? -1 : found->second;
     };
     image.maker = place_of(value.node);
-    for (const GraphNode* user : uses_.nodes(value)) image.readers.push_back(place_of(user));
-    if (uses_.graph_uses(value) > 0) image.readers.push_back(-1);
+    for (const GraphNode* user : graph_.users(value)) image.readers.push_back(place_of(user));
+    if (graph_.graph_uses(value) > 0) image.readers.push_back(-1);
     std::vector<int> members = image.readers;
     members.push_back(image.maker);
     for (int member : members) {
@@ -284,7 +284,6 @@ class Search {
   }
 
   const Graph& graph_;
-  const Uses& uses_;
   const ParameterValues& parameters_;
   bool fast_math_;
   std::vector<Layout> layouts_{Layout{}, channels_last()};
@@ -300,7 +299,7 @@ class Search {
 
 // Forwards: variables, and what elementwise ops make of these alone. Backwards: what is assigned to a variable, what a
 // node reads that writes a variable of that shape, and what elementwise ops turn into these.
-ParameterValues::ParameterValues(const Graph& graph, const Uses& uses) {
+ParameterValues::ParameterValues(const Graph& graph) {
   for (const GraphNode& node : graph.nodes()) {
     bool all = !node.is_input() && !node.inputs.empty() && node.op->has(Trait::elementwise);
     for (const GraphValue& input : node.inputs) all &= contains(input);
@@ -314,7 +313,7 @@ ParameterValues::ParameterValues(const Graph& graph, const Uses& uses) {
   for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
     for (size_t i = 0; i < node->outputs.size(); ++i) {
       GraphValue value = output_of(*node, i);
-      for (const GraphNode* user : uses.nodes(value)) {
+      for (const GraphNode* user : graph.users(value)) {
         auto shapes = written.find(user);
         bool updates = shapes != written.end() && std::find(shapes->second.begin(), shapes->second.end(),
                                                             value.spec().shape) != shapes->second.end();
@@ -348,9 +347,8 @@ bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, c
   return true;
 }
 
-NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters,
-                                 bool fast_math) {
-  return Search(graph, uses, parameters, fast_math).run();
+NodeLayouts choose_image_layouts(const Graph& graph, const ParameterValues& parameters, bool fast_math) {
+  return Search(graph, parameters, fast_math).run();
 }
 
 }  // namespace bonfire::runtime

@@ -19,7 +19,7 @@ namespace bonfire::runtime {
 // What is a parameter, a gradient of one, or made of parameters alone.
 class ParameterValues {
  public:
-  ParameterValues(const Graph& graph, const Uses& uses);
+  explicit ParameterValues(const Graph& graph);
   bool contains(const GraphValue& value) const;
   bool is_image(const GraphValue& value) const { return value.spec().shape.rank() == 4 && !contains(value); }
 
@@ -43,7 +43,6 @@ bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, c
 using NodeLayouts = std::unordered_map<const GraphNode*, Layout>;
 
 // Nodes without images, or without a choice, are not in the result. fast_math: as in KernelRequest.
-NodeLayouts choose_image_layouts(const Graph& graph, const Uses& uses, const ParameterValues& parameters,
-                                 bool fast_math);
+NodeLayouts choose_image_layouts(const Graph& graph, const ParameterValues& parameters, bool fast_math);
 
 }  // namespace bonfire::runtime

@@ -16,9 +16,10 @@ class Chooser {
   Chooser(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math)
       : graph_(graph),
         fast_math_(fast_math),
-        uses_(graph),
-        parameters_(graph, uses_),
-        image_layouts_(choose_image_layouts(graph, uses_, parameters_, fast_math)) {
+        parameters_(graph),
+        image_layouts_(choose_image_layouts(graph, parameters_, fast_math)) {
+    for (GraphNode& node : graph.nodes())
+      for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) users_[{&node, i}] = graph.users({&node, i});
     for (const LeafLayout& leaf : leaves) {
       choices_.leaf_layouts.push_back(leaf.layout);
       choices_.leaf_layout_used.push_back(false);
@@ -37,8 +38,8 @@ class Chooser {
         choose(*node);
       }
     }
-    for (GraphValue& output : graph_.outputs) output = reordered(output, {}, nullptr);
-    for (GraphAssignment& assignment : graph_.assignments) settle_assignment(assignment);
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) graph_.set_output(i, reordered(graph_.outputs[i], {}, nullptr));
+    for (size_t i = 0; i < graph_.assignments.size(); ++i) settle_assignment(i);
     return std::move(choices_);
   }
 
@@ -102,7 +103,7 @@ class Chooser {
     for (const GraphAssignment& assignment : graph_.assignments)
       if (assignment.value == value && fixed_[assignment.variable->leaf_position])
         wanted = choices_.leaf_layouts[assignment.variable->leaf_position];
-    for (GraphNode* user : uses_.nodes(value)) {
+    for (GraphNode* user : users_[value]) {
       if (wanted || user->op->has(Trait::view)) continue;
       if (std::optional<GraphValue> further = passed_on(*user, value)) {
         wanted = wanted_by_user(*further);
@@ -157,7 +158,7 @@ class Chooser {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (is_free(node.inputs[i])) fix(*node.inputs[i].node, chosen.input_layouts[i]);
       if (is_variable(*node.inputs[i].node)) choices_.leaf_layout_used[node.inputs[i].node->leaf_position] = true;
-      node.inputs[i] = reordered(node.inputs[i], chosen.input_layouts[i], &node);
+      graph_.set_input(&node, i, reordered(node.inputs[i], chosen.input_layouts[i], &node));
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) layouts_[{&node, static_cast<int>(i)}] = chosen.output_layouts[i];
     choices_.of_node[&node] = {std::move(chosen), false};
@@ -168,7 +169,7 @@ class Chooser {
   void settle_behind(const GraphNode& node) {
     if (!node.op->has(Trait::elementwise) || node.inputs.size() != 1 || !is_free(node.inputs[0])) return;
     GraphValue result{const_cast<GraphNode*>(&node), 0};
-    for (GraphNode* user : uses_.nodes(result)) {
+    for (GraphNode* user : users_[result]) {
       if (user->op->has(Trait::elementwise) || user->op->has(Trait::view)) continue;
       std::vector<Candidate> candidates = options(*user, std::vector<Layout>(user->inputs.size()));
       const Candidate& taker = candidates[pick_candidate(*user, candidates, std::vector<double>(candidates.size()))];
@@ -181,7 +182,7 @@ class Chooser {
   void choose_alias(GraphNode& node) {
     bool same_shape = node.inputs[0].spec().shape == node.outputs[0].shape;
     if (is_free(node.inputs[0])) fix(*node.inputs[0].node, {});
-    if (!same_shape) node.inputs[0] = reordered(node.inputs[0], {}, &node);
+    if (!same_shape) graph_.set_input(&node, 0, reordered(node.inputs[0], {}, &node));
     layouts_[{&node, 0}] = same_shape ? layouts_.at(node.inputs[0]) : Layout{};
     choices_.of_node[&node] = {{.name = "view"}, true};
   }
@@ -200,12 +201,13 @@ class Chooser {
     return {node, 0};
   }
 
-  void settle_assignment(GraphAssignment& assignment) {
+  void settle_assignment(size_t place) {
+    const GraphAssignment assignment = graph_.assignments[place];
     GraphNode& variable = *assignment.variable;
     Layout have = layouts_.at(assignment.value);
     if (!fixed_[variable.leaf_position] && have.block == 0) fix(variable, have);
     choices_.leaf_layout_used[variable.leaf_position] = true;
-    assignment.value = reordered(assignment.value, choices_.leaf_layouts[variable.leaf_position], nullptr);
+    graph_.set_assigned(place, reordered(assignment.value, choices_.leaf_layouts[variable.leaf_position], nullptr));
   }
 
   struct ValueHash {
@@ -220,11 +222,11 @@ class Chooser {
 
   Graph& graph_;
   bool fast_math_;
-  Uses uses_;  // before any reorder was put in
   ParameterValues parameters_;
   NodeLayouts image_layouts_;
   Choices choices_;
   std::vector<bool> fixed_;
+  std::unordered_map<GraphValue, std::vector<GraphNode*>, ValueHash> users_;  // before any reorder was put in
   std::unordered_map<GraphValue, Layout, ValueHash> layouts_;
   std::unordered_map<GraphValue, std::optional<Layout>, ValueHash> wanted_;
   std::unordered_map<GraphValue, std::vector<Made>, ValueHash> made_;  // reordered copies of each value
