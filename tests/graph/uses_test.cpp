@@ -13,7 +13,7 @@
 namespace bonfire::uses_test {
 namespace {
 
-GraphValue feed(Graph& graph) { return {graph.add_input(LeafKind::feed, {{4}, DType::f32}), 0}; }
+GraphValue feed(Graph& graph) { return {graph.add_input(LeafKind::feed, TensorSpec{{4}, DType::f32, Device{}}), 0}; }
 
 // As found by looking at the whole graph.
 void expect_uses_are_true(Graph& graph, uint32_t seed) {

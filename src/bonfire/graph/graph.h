@@ -38,6 +38,7 @@ class GraphList {
   bool empty() const { return list_.empty(); }
   operator const std::vector<T>&() const { return list_; }
   friend bool operator==(const GraphList&, const GraphList&) = default;
+  friend bool operator==(const GraphList& list, const std::vector<T>& other) { return list.list_ == other; }
 
  private:
   friend class Graph;

@@ -177,7 +177,7 @@ class Planner {
     for (size_t i = 0; i < graph_.assignments.size(); ++i)
       if (!may_write_over(graph_.assignments[i])) unsafe.push_back(i);
     for (size_t i : unsafe) {
-      GraphAssignment& assignment = graph_.assignments[i];
+      const GraphAssignment& assignment = graph_.assignments[i];
       const Layout& layout = choices_.leaf_layouts[assignment.variable->leaf_position];
       GraphNode* copy = graph_.add(copy_op(), {assignment.value});
       copy->path = assignment.variable->path;
