@@ -210,7 +210,8 @@ void Optimizer::set_lr(double lr) {
   require_not_negative(impl_->settings.name, "lr", lr);
   impl_->lr = lr;
   for (Bucket& bucket : impl_->buckets) bucket.update.lr.set(lr * impl_->proportions[bucket.group]);
-  for (const auto& hook : *StepContext::current().after_rate.calls()) hook.call(*this);
+  const auto after = StepContext::current().after_rate.calls();
+  for (const auto& hook : *after) hook.call(*this);
 }
 
 std::vector<std::pair<std::string, std::string>> Optimizer::settings() const {

@@ -184,7 +184,7 @@ class Planner {
       std::vector<Layout> arriving{layout};
       append_last(copy, std::move(candidates_for({*copy, arriving}).front()));
       make_cells_of(*copy);
-      assignment.value = {copy, 0};
+      graph_.set_assigned(i, {copy, 0});
     }
   }
 
