@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <stdexcept>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/graph.h"
@@ -40,7 +41,7 @@ TEST(GraphUses, StayTrueThroughRandomChanges) {
     auto any = [&](size_t below) { return static_cast<size_t>(random() % below); };
     for (int change = 0; change < 60; ++change) {
       const GraphValue a = values[any(values.size())], b = values[any(values.size())];
-      switch (random() % 7) {
+      switch (random() % 9) {
         case 0: values.push_back({graph.add(add, {a, b}), 0}); break;
         case 1: values.push_back({graph.add_like(*a.node, relu, {a}), 0}); break;
         case 2: graph.add_output(a); break;
@@ -50,6 +51,10 @@ TEST(GraphUses, StayTrueThroughRandomChanges) {
         case 4: graph.replace(a, values[any(2)]); break;  // by an input, so that no node comes to read itself
         case 5:
           if (!b.node->inputs.empty()) graph.set_input(b.node, any(b.node->inputs.size()), values[any(2)]);
+          break;
+        case 6: graph.assign(values[0].node, a); break;
+        case 7:
+          if (!graph.assignments.empty()) graph.unassign(any(graph.assignments.size()));
           break;
         default:
           if (b.node->is_input() || !graph.users(b).empty() || graph.graph_uses(b) > 0) break;
@@ -64,9 +69,9 @@ TEST(GraphUses, StayTrueThroughRandomChanges) {
 TEST(GraphUses, WhatIsUsedCannotBeErased) {
   Graph graph;
   const GraphValue x = feed(graph), y{graph.add(find_op("relu"), {x}), 0}, z{graph.add(find_op("exp"), {y}), 0};
-  EXPECT_ERROR(graph.erase(y.node), Error, "[relu] is erased while something still uses it");
+  EXPECT_ERROR(graph.erase(y.node), std::logic_error, "[relu] is erased while something still uses it");
   graph.add_output(z);
-  EXPECT_ERROR(graph.erase(z.node), Error, "[exp] is erased while something still uses it");
+  EXPECT_ERROR(graph.erase(z.node), std::logic_error, "[exp] is erased while something still uses it");
   graph.set_output(0, y);
   graph.erase(z.node);
   EXPECT_TRUE(graph.users(y).empty());

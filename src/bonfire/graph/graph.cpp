@@ -131,6 +131,11 @@ void Graph::set_assigned(size_t place, GraphValue value) {
   ++uses_of(value).by_graph;
 }
 
+void Graph::unassign(size_t place) {
+  --uses_of(assignments[place].value).by_graph;
+  assignments.list_.erase(assignments.list_.begin() + static_cast<std::ptrdiff_t>(place));
+}
+
 void Graph::replace(GraphValue from, GraphValue to) {
   if (from == to) return;
   GraphNode::Uses moved = std::exchange(uses_of(from), {});

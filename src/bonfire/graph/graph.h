@@ -98,6 +98,7 @@ class Graph {
   void set_outputs(const std::vector<GraphValue>& values);
   void assign(GraphNode* variable, GraphValue value);
   void set_assigned(size_t place, GraphValue value);
+  void unassign(size_t place);
 
   void replace(GraphValue from, GraphValue to);  // everywhere: inputs, outputs, assignments; at the cost of the users
   void erase(GraphNode* node);                   // BONFIRE_CHECK fails when it is still used

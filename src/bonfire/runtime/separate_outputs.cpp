@@ -40,15 +40,21 @@ void separate_outputs(Graph& graph) {
     taken.push_back({copy, 0});
     return {copy, 0};
   };
-  std::erase_if(graph.assignments, [](const GraphAssignment& one) { return one.value == GraphValue{one.variable, 0}; });
-  for (GraphAssignment& assignment : graph.assignments) assignment.value = own(assignment.value, false);
+  for (size_t i = graph.assignments.size(); i-- > 0;) {
+    const GraphAssignment& one = graph.assignments[i];
+    if (one.value == GraphValue{one.variable, 0}) graph.unassign(i);
+  }
+  for (size_t i = 0; i < graph.assignments.size(); ++i) graph.set_assigned(i, own(graph.assignments[i].value, false));
   // An output that is a variable's old version must be copied before anything overwrites it.
-  for (GraphValue& output : graph.outputs) output = own(output, output.node->is_input());
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    graph.set_output(i, own(graph.outputs[i], graph.outputs[i].node->is_input()));
   // Another device may read a variable while the next step already writes it.
   for (GraphNode& node : graph.nodes()) {
-    for (GraphValue& input : node.inputs) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      GraphValue input = node.inputs[i];
       if (node.is_input() || input.node->device() == node.device()) continue;
-      if (root(input).node->leaf == LeafKind::variable) input = {graph.add(copy_op(), {input}, {}, &node), 0};
+      if (root(input).node->leaf == LeafKind::variable)
+        graph.set_input(&node, i, {graph.add(copy_op(), {input}, {}, &node), 0});
     }
   }
 }
