@@ -122,7 +122,7 @@ class TiledProduct {
   TiledProduct(const TiledConvolution& convolution, const WinogradKernel& kernel, int threads, Zeros zeros)
       : t_(convolution),
         zeros_(zeros),
-        blank_(t_.x, t_.shift_y, t_.shift_x, kernel.kernel),
+        blank_(t_.x, t_.y, t_.shift_y, t_.shift_x, kernel.kernel, kernel.tile),
         kernel_(kernel),
         memory_(kernel.memory<Element>()),
         positions_(kernel.positions()),
@@ -163,48 +163,64 @@ class TiledProduct {
       memory_.copy(1, static_cast<int>(t_.y.channels), static_cast<const Element*>(epilogue.bias), 0, shared.bias, 0);
       epilogue.bias = shared.bias;
     }
-    if (zeros_ == Zeros::kept) blank_.find(x, shared.blank, pool);
     auto slot_at = [&](int64_t index) {
       Parts own(workspace + shared_bytes_ + index * slot_bytes_);
       return Slot(*this, own);
     };
     const WinogradSource<Element> patches{
         t_.x, grid_, x, t_.shift_y, t_.shift_x, kernel_.patch(), memory_.transform_patch};
+    // What is in the cache for the transform is looked at.
+    auto transform = [&](int64_t first, int64_t end, int64_t slot, float* to, uint32_t* blank) {
+      for (int64_t tile = first; tile < end; ++tile, ++slot) {
+        patches.run(tile, tile + 1, slot, to, patches_);
+        if (blank) blank[slot] = blank_.of_tile(x, grid_.image(tile), grid_.top(tile), grid_.left(tile));
+      }
+    };
     if (by_panels_) {
-      pool.parallel_for(grid_.count, 4,
-                        [&](int64_t first, int64_t end) { patches.run(first, end, first, shared.patches, patches_); });
+      pool.parallel_for(grid_.count, 4, [&](int64_t first, int64_t end) {
+        transform(first, end, first, shared.patches, shared.blank);
+      });
       for_each_task(&pool, slots_, panels_,
                     [&](int64_t slot, int64_t panel) { run_panel(panel, weight, shared, slot_at(slot), epilogue, y); });
     } else {
       transform_all_weights(weight, shared.weights, pool);
       for_each_task(&pool, slots_, blocks_, [&](int64_t slot, int64_t block) {
         const int64_t first = block * block_, tiles = std::min(block_, grid_.count - first);
-        patches.run(first, first + tiles, 0, slot_at(slot).patches, patches_);
-        run_block(first, tiles, shared, slot_at(slot), epilogue, y);
+        const Slot own = slot_at(slot);
+        transform(first, first + tiles, 0, own.patches, own.blank);
+        run_block(first, tiles, shared, own, epilogue, y);
       });
     }
   }
 
  private:
   // What all threads read: the bias, filled up with zeros to whole panels; transformed weights of all panels, or, by
-  // panels, patches of all tiles; which pixels are blank, where that matters.
+  // panels, patches of all tiles, and which of their results are blank, where that matters.
   struct Shared {
     float *bias, *weights, *patches;
-    uint8_t* blank;
+    uint32_t* blank;
     Shared(const TiledProduct& p, Parts& parts)
         : bias(parts.take(p.panels_ * p.kernel_.panel)),
           weights(parts.take(p.by_panels_ ? 0 : p.panels_ * p.panel_weights())),
           patches(parts.take(p.by_panels_ ? p.patches_.size(p.grid_.count) : 0)),
-          blank(p.zeros_ == Zeros::kept ? parts.take_bytes<uint8_t>(p.blank_.bytes()) : nullptr) {}
+          blank(p.take_blank(parts, p.by_panels_ ? p.grid_.count : 0)) {}
   };
-  // What a thread has for itself: patches of a block, or some weights of a panel; products that wait for their sums.
+  // What a thread has for itself: patches of a block with what is blank there, or some weights of a panel; products
+  // that wait for their sums.
   struct Slot {
     float *weights, *patches, *products;
+    uint32_t* blank;
     Slot(const TiledProduct& p, Parts& parts)
         : weights(parts.take(p.by_panels_ ? p.panel_weights() : 0)),
           patches(parts.take(p.by_panels_ ? 0 : p.patches_.size(p.block_))),
-          products(parts.take(p.products_.size(p.together_))) {}
+          products(parts.take(p.products_.size(p.together_))),
+          blank(p.take_blank(parts, p.by_panels_ ? 0 : p.block_)) {}
   };
+
+  uint32_t* take_blank(Parts& parts, int64_t tiles) const {
+    if (zeros_ == Zeros::lost || tiles == 0) return nullptr;
+    return parts.take_bytes<uint32_t>(tiles * static_cast<int64_t>(sizeof(uint32_t)));
+  }
 
   int64_t panel_weights() const { return weights_.group_stride; }
 
@@ -219,7 +235,7 @@ class TiledProduct {
         multiply(panel, count, end - k,
                  shared.patches + patches_.offset(tile) + k / kernel_.lanes * patches_.block_stride, slot.weights,
                  slot.products, k > 0);
-        if (end == t_.x.channels) finish(panel, tile, count, slot.products, shared.blank, epilogue, y);
+        if (end == t_.x.channels) finish(panel, tile, count, slot.products, from(shared.blank, tile), epilogue, y);
       }
     }
   }
@@ -231,7 +247,7 @@ class TiledProduct {
         const int64_t count = std::min(together_, tiles - tile);
         multiply(panel, count, t_.x.channels, slot.patches + patches_.offset(tile),
                  shared.weights + panel * panel_weights(), slot.products, false);
-        finish(panel, first + tile, count, slot.products, shared.blank, epilogue, y);
+        finish(panel, first + tile, count, slot.products, from(slot.blank, tile), epilogue, y);
       }
   }
 
@@ -296,8 +312,10 @@ class TiledProduct {
     }
   }
 
-  // Products to results, for tiles from number `first` of the grid.
-  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const uint8_t* blank,
+  static const uint32_t* from(const uint32_t* blank, int64_t tile) { return blank ? blank + tile : nullptr; }
+
+  // Products to results, for tiles from number `first` of the grid. `blank`: of each, or null.
+  void finish(int64_t panel, int64_t first, int64_t tiles, const float* products, const uint32_t* blank,
               const ConvolutionEpilogue& epilogue, Element* y) const {
     const int64_t channel = panel * kernel_.panel;
     WinogradResult<Element> result{.products = nullptr,
@@ -311,9 +329,8 @@ class TiledProduct {
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t index = first + tile;
       result.products = products + products_.offset(tile);
-      const int64_t image = grid_.image(index), top = grid_.top(index), left = grid_.left(index);
-      result.pixels = t_.y.pixels(image, top, left, kernel_.tile);
-      result.blank = blank ? blank_.blank_results(blank, image, top, left, kernel_.tile) : 0;
+      result.pixels = t_.y.pixels(grid_.image(index), grid_.top(index), grid_.left(index), kernel_.tile);
+      result.blank = blank ? blank[tile] : 0;
       memory_.finish(result);
     }
   }
@@ -324,7 +341,7 @@ class TiledProduct {
 
   TiledConvolution t_;
   Zeros zeros_;
-  BlankPixels<Element> blank_;
+  BlankResults<Element> blank_;
   const WinogradKernel& kernel_;
   const WinogradMemory<Element>& memory_;
   int positions_;

@@ -80,6 +80,7 @@ struct WinogradMemory {
 
 inline constexpr int kMaxWinogradLanes = 16;
 inline constexpr int kMaxWinogradKernel = 5;
+inline constexpr int kMaxWinogradPatch = 8;  // tile + kernel - 1
 
 struct WinogradKernel {
   int tile;    // m

@@ -14,51 +14,71 @@ namespace {
 constexpr int kWordBits = 64;
 
 constexpr int kFew = 32;  // products
-
-bool is_something(float number) { return number != 0; }
-bool is_something(uint16_t bf16) { return (bf16 & 0x7FFF) != 0; }
+constexpr int64_t kFirstPixels = 256;
 
 double value_of(float number) { return number; }
 double value_of(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
 
-template <class Element>
-bool is_blank(const Element* pixel, int64_t channels) {
-  return std::none_of(pixel, pixel + channels, [](Element number) { return is_something(number); });
-}
+uint32_t bits_of(float number) { return std::bit_cast<uint32_t>(number) << 1; }  // without the sign
+uint32_t bits_of(uint16_t bf16) { return static_cast<uint32_t>(bf16) << 17; }
 
 }  // namespace
 
+// Positions of a tile's patch in one dimension, as bits, of which each of the results sees one; 0 where some result
+// sees padding alone.
 template <class Element>
-void BlankPixels<Element>::find(const Element* data, uint8_t* map, ThreadPool& pool) const {
-  const int64_t pixels = image_.height * image_.width;
-  pool.parallel_for(image_.batch, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      uint8_t* own = map + image_.batch + n * pixels;
-      uint8_t any = 0;
-      for (int64_t i = 0; i < pixels; ++i)
-        any |= own[i] = is_blank(data + (n * pixels + i) * image_.channels, image_.channels) ? 1 : 0;
-      map[n] = any;
-    }
-  });
+uint32_t BlankResults<Element>::seen_by_all(int64_t first, int64_t extent, int64_t results) const {
+  uint32_t bits = 0;
+  int64_t last = -1;
+  for (int64_t i = 0; i < std::min<int64_t>(tile_, results); ++i) {
+    const int64_t begin = std::max(i, -first), end = std::min(i + kernel_, extent - first);
+    if (begin >= end) return 0;
+    if (last >= begin) continue;
+    last = end - 1;
+    bits |= 1U << last;
+  }
+  return bits;
 }
 
 template <class Element>
-bool BlankPixels<Element>::sees_blank(const uint8_t* pixels, int64_t top, int64_t left) const {
-  for (int64_t y = std::max<int64_t>(top, 0); y < std::min(top + kernel_, image_.height); ++y)
-    for (int64_t x = std::max<int64_t>(left, 0); x < std::min(left + kernel_, image_.width); ++x)
-      if (pixels[y * image_.width + x] == 0) return false;
+bool BlankResults<Element>::is_blank(const Element* data, int64_t n, int64_t y, int64_t x) const {
+  constexpr int64_t kAtOnce = 64 / sizeof(Element);
+  const Element* pixel = data + ((n * image_.height + y) * image_.width + x) * image_.channels;
+  for (int64_t c = 0; c < image_.channels; c += kAtOnce) {
+    uint32_t any = 0;
+    for (int64_t i = c; i < std::min(c + kAtOnce, image_.channels); ++i) any |= bits_of(pixel[i]);
+    if (any != 0) return false;
+  }
   return true;
 }
 
 template <class Element>
-uint32_t BlankPixels<Element>::blank_results(const uint8_t* map, int64_t n, int64_t top, int64_t left, int tile) const {
-  const bool beyond = -shift_y_ >= kernel_ || -shift_x_ >= kernel_;  // some results see padding alone
-  if (map[n] == 0 && !beyond) return 0;
-  const uint8_t* pixels = map + image_.batch + n * image_.height * image_.width;
+uint32_t BlankResults<Element>::of_tile(const Element* data, int64_t n, int64_t top, int64_t left) const {
+  const int64_t y = top + shift_y_, x = left + shift_x_;
+  const uint32_t rows = seen_by_all(y, image_.height, results_.height - top);
+  const uint32_t columns = seen_by_all(x, image_.width, results_.width - left);
+  bool some = rows == 0 || columns == 0;
+  for (uint32_t r = rows; r != 0 && !some; r &= r - 1)
+    for (uint32_t c = columns; c != 0 && !some; c &= c - 1)
+      some = is_blank(data, n, y + std::countr_zero(r), x + std::countr_zero(c));
+  if (!some) return 0;
+
+  const int side = tile_ + kernel_ - 1;
+  uint32_t blank[kMaxWinogradPatch];  // of a row of pixels: those outside are
+  for (int64_t i = 0; i < side; ++i) {
+    blank[i] = ~0U;
+    if (y + i < 0 || y + i >= image_.height) continue;
+    for (int64_t j = std::max<int64_t>(0, -x); j < std::min<int64_t>(side, image_.width - x); ++j)
+      if (!is_blank(data, n, y + i, x + j)) blank[i] &= ~(1U << j);
+  }
+  const uint32_t seen = (1U << kernel_) - 1;
   uint32_t bits = 0;
-  for (int i = 0; i < tile; ++i)
-    for (int j = 0; j < tile; ++j)
-      if (sees_blank(pixels, top + i + shift_y_, left + j + shift_x_)) bits |= 1U << (i * tile + j);
+  for (int i = 0; i < tile_; ++i) {
+    uint32_t all = ~0U;
+    for (int k = 0; k < kernel_; ++k) all &= blank[i + k];
+    for (int j = 0; j < tile_; ++j)
+      if ((all >> j & seen) == seen) bits |= 1U << (i * tile_ + j);
+  }
   return bits;
 }
 
@@ -72,32 +92,51 @@ FewProducts<Element>::FewProducts(const WinogradImage& x, const WinogradImage& y
       kernel_(kernel),
       rows_(y.height + kernel - 1),
       columns_(y.width + kernel - 1) {
-  // Further words may be read, for a tap that moves the last one.
-  words_ = (x.batch * rows_ * columns_ + (kernel - 1) * (columns_ + 1)) / kWordBits + 2;
+  const int64_t enough = (kFirstPixels + y.height * y.width - 1) / (y.height * y.width);
+  set_images(first_, std::min(enough, x.batch));
+  set_images(all_, x.batch);
+}
+
+// Further words may be read, for a tap that moves the last one.
+template <class Element>
+void FewProducts<Element>::set_images(Maps& maps, int64_t images) const {
+  maps.images = images;
+  maps.words = (images * rows_ * columns_ + (kernel_ - 1) * (columns_ + 1)) / kWordBits + 2;
+}
+
+template <class Element>
+int64_t FewProducts<Element>::bytes() const {
+  return bytes(first_) + bytes(all_);
 }
 
 template <class Element>
 void FewProducts<Element>::begin(const Element* x, const Element* dy, std::byte* memory) {
   data_x_ = x;
   data_dy_ = dy;
-  map_x_ = reinterpret_cast<uint64_t*>(memory);
-  map_dy_ = map_x_ + x_.channels * words_;
+  for (Maps* maps : {&first_, &all_}) {
+    maps->x = reinterpret_cast<uint64_t*>(memory);
+    maps->dy = maps->x + x_.channels * maps->words;
+    memory += bytes(*maps);
+  }
 }
 
-// Whether the first pixels of dy tell that there are many.
+// Calls visit(word, both) for the words of dy where something meets; false as soon as more than a few have.
 template <class Element>
-bool FewProducts<Element>::soon_many(int64_t o, int tap, int64_t c) const {
-  constexpr int64_t kFirst = 512;
-  const int64_t count = std::min(kFirst, y_.batch * y_.height * y_.width);
+template <class Visit>
+bool FewProducts<Element>::meets_few(const Maps& maps, int64_t o, int tap, int64_t c, const Visit& visit) const {
+  const uint64_t *of_dy = maps.dy + o * maps.words, *of_x = maps.x + c * maps.words;
+  const int64_t shift = tap / kernel_ * columns_ + tap % kernel_;
+  const int64_t skipped = shift / kWordBits;
+  const int bits = static_cast<int>(shift % kWordBits);
   int met = 0;
-  for (int64_t i = 0; i < count && met <= kFew; ++i) {
-    if (!is_something(data_dy_[i * y_.channels + o])) continue;
-    const int64_t n = i / (y_.height * y_.width), row = i / y_.width % y_.height + tap / kernel_ + shift_y_;
-    const int64_t column = i % y_.width + tap % kernel_ + shift_x_;
-    if (row < 0 || row >= x_.height || column < 0 || column >= x_.width) continue;
-    met += is_something(data_x_[((n * x_.height + row) * x_.width + column) * x_.channels + c]) ? 1 : 0;
+  for (int64_t w = 0; w + skipped + 1 < maps.words; ++w) {
+    const uint64_t *at = of_x + w + skipped, beyond = bits == 0 ? 0 : at[1] << (kWordBits - bits);
+    const uint64_t both = of_dy[w] & (at[0] >> bits | beyond);
+    met += std::popcount(both);
+    if (met > kFew) return false;
+    visit(w, both);
   }
-  return met > kFew;
+  return true;
 }
 
 // Of the pixel of dy that has this bit, and the one of x that it meets there.
@@ -111,21 +150,14 @@ double FewProducts<Element>::product(int64_t bit, int64_t o, int tap, int64_t c)
 
 template <class Element>
 std::optional<Element> FewProducts<Element>::sum(int64_t o, int tap, int64_t c) {
-  if (soon_many(o, tap, c)) return {};
-  std::call_once(made_, [this] { make_maps(); });
-  const uint64_t *of_dy = map_dy_ + o * words_, *of_x = map_x_ + c * words_;
-  const int64_t shift = tap / kernel_ * columns_ + tap % kernel_;
-  const int64_t skipped = shift / kWordBits;
-  const int bits = static_cast<int>(shift % kWordBits);
+  std::call_once(first_.made, [this] { make(first_); });
+  if (!meets_few(first_, o, tap, c, [](int64_t, uint64_t) {})) return {};
+  std::call_once(all_.made, [this] { make(all_); });
   double total = 0;
-  int met = 0;
-  for (int64_t w = 0; w + skipped + 1 < words_; ++w) {
-    const uint64_t *at = of_x + w + skipped, beyond = bits == 0 ? 0 : at[1] << (kWordBits - bits);
-    uint64_t both = of_dy[w] & (at[0] >> bits | beyond);
-    met += std::popcount(both);
-    if (met > kFew) return {};
-    for (; both != 0; both &= both - 1) total += product(w * kWordBits + std::countr_zero(both), o, tap, c);
-  }
+  const bool few = meets_few(all_, o, tap, c, [&](int64_t word, uint64_t both) {
+    for (; both != 0; both &= both - 1) total += product(word * kWordBits + std::countr_zero(both), o, tap, c);
+  });
+  if (!few) return {};
   if constexpr (sizeof(Element) == sizeof(float))
     return static_cast<float>(total);
   else
@@ -133,36 +165,37 @@ std::optional<Element> FewProducts<Element>::sum(int64_t o, int tap, int64_t c) 
 }
 
 template <class Element>
-void FewProducts<Element>::make_maps() {
-  make_map(x_, data_x_, shift_y_, shift_x_, map_x_);
-  make_map(y_, data_dy_, 0, 0, map_dy_);
+void FewProducts<Element>::make(Maps& maps) const {
+  make_map(x_, data_x_, shift_y_, shift_x_, maps, maps.x);
+  make_map(y_, data_dy_, 0, 0, maps, maps.dy);
 }
 
 // Bit (n, row, column) of a channel: its pixel there, moved by the padding, is something.
 template <class Element>
 void FewProducts<Element>::make_map(const WinogradImage& image, const Element* data, int64_t shift_y, int64_t shift_x,
-                                    uint64_t* map) const {
+                                    const Maps& maps, uint64_t* map) const {
   const int64_t channels = image.channels;
   std::vector<uint64_t> word(static_cast<size_t>(channels));
   int64_t number = 0;  // of the word
   auto give = [&] {
-    for (int64_t c = 0; c < channels; ++c) map[c * words_ + number] = std::exchange(word[static_cast<size_t>(c)], 0);
+    for (int64_t c = 0; c < channels; ++c)
+      map[c * maps.words + number] = std::exchange(word[static_cast<size_t>(c)], 0);
     ++number;
   };
-  for (int64_t n = 0; n < image.batch; ++n)
+  for (int64_t n = 0; n < maps.images; ++n)
     for (int64_t y = 0; y < image.height; ++y)
       for (int64_t x = 0; x < image.width; ++x, data += channels) {
         if (y - shift_y >= rows_ || x - shift_x >= columns_) continue;
-        const int64_t bit = bit_of(n, y - shift_y, x - shift_x);
+        const int64_t bit = (n * rows_ + y - shift_y) * columns_ + x - shift_x;
         while (number < bit / kWordBits) give();
         for (int64_t c = 0; c < channels; ++c)
-          word[static_cast<size_t>(c)] |= static_cast<uint64_t>(is_something(data[c])) << (bit % kWordBits);
+          word[static_cast<size_t>(c)] |= static_cast<uint64_t>(bits_of(data[c]) != 0) << (bit % kWordBits);
       }
-  while (number < words_) give();
+  while (number < maps.words) give();
 }
 
-template class BlankPixels<float>;
-template class BlankPixels<uint16_t>;
+template class BlankResults<float>;
+template class BlankResults<uint16_t>;
 template class FewProducts<float>;
 template class FewProducts<uint16_t>;
 

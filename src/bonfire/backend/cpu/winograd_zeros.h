@@ -14,61 +14,66 @@
 #include <optional>
 
 #include "bonfire/backend/cpu/winograd_tiles.h"
-#include "bonfire/base/thread_pool.h"
 
 namespace bonfire::cpu {
 
-// The pixels of an image whose numbers are all zero, for results that see nothing else: of the image itself and, since
-// weights are seldom zero, of the gradient by it.
+// Results that see none but pixels whose numbers are all zero: of a convolution itself and, since weights are seldom
+// zero, of the gradient by its input.
 template <class Element>
-class BlankPixels {
+class BlankResults {
  public:
-  BlankPixels(const WinogradImage& image, int64_t shift_y, int64_t shift_x, int kernel)
-      : image_(image), shift_y_(shift_y), shift_x_(shift_x), kernel_(kernel) {}
+  BlankResults(const WinogradImage& image, const WinogradImage& results, int64_t shift_y, int64_t shift_x, int kernel,
+               int tile)
+      : image_(image), results_(results), shift_y_(shift_y), shift_x_(shift_x), kernel_(kernel), tile_(tile) {}
 
-  int64_t bytes() const { return image_.batch * (1 + image_.height * image_.width); }
-  // Looks at an image; `map` has bytes().
-  void find(const Element* data, uint8_t* map, ThreadPool& pool) const;
-  // Bit i * tile + j: result (i, j) of the tile at (top, left) of image n sees none but such pixels.
-  uint32_t blank_results(const uint8_t* map, int64_t n, int64_t top, int64_t left, int tile) const;
+  // Bit i * tile + j: result (i, j) of the tile at (top, left) of image n is one.
+  uint32_t of_tile(const Element* data, int64_t n, int64_t top, int64_t left) const;
 
  private:
-  bool sees_blank(const uint8_t* pixels, int64_t top, int64_t left) const;
+  uint32_t seen_by_all(int64_t first, int64_t extent, int64_t results) const;
+  bool is_blank(const Element* data, int64_t n, int64_t y, int64_t x) const;
 
-  WinogradImage image_;
+  WinogradImage image_, results_;
   int64_t shift_y_, shift_x_;  // from a result to the first pixel it sees
-  int kernel_;
+  int kernel_, tile_;
 };
 
 // Gradients by the weight that are sums of few products, or of none. Only those that are small enough to be noise are
-// asked for. Maps of which numbers of x and dy are zero, channel by channel, are made when it takes more than a look at
-// some pixels to tell.
+// asked for. They are told by maps of which numbers of x and dy are zero, channel by channel: one of the first images,
+// where most others soon meet often enough, and one of all, which is made when that is not enough to tell.
 template <class Element>
 class FewProducts {
  public:
   FewProducts(const WinogradImage& x, const WinogradImage& y, int64_t shift_y, int64_t shift_x, int kernel);
 
-  int64_t bytes() const { return (x_.channels + y_.channels) * words_ * static_cast<int64_t>(sizeof(uint64_t)); }
+  int64_t bytes() const;
   void begin(const Element* x, const Element* dy, std::byte* memory);  // of bytes()
   // The sum where channel c of x and channel o of dy are both other than zero in few of the places where they meet at
   // the tap; nothing where there are more. By any thread.
   std::optional<Element> sum(int64_t o, int tap, int64_t c);
 
  private:
-  int64_t bit_of(int64_t n, int64_t row, int64_t column) const { return (n * rows_ + row) * columns_ + column; }
-  bool soon_many(int64_t o, int tap, int64_t c) const;
+  struct Maps {
+    int64_t images = 0, words = 0;         // a bit for each pixel of an image of x with its padding; words of a channel
+    uint64_t *x = nullptr, *dy = nullptr;  // [channel][word]
+    std::once_flag made;
+  };
+  void set_images(Maps& maps, int64_t images) const;
+  int64_t bytes(const Maps& maps) const { return (x_.channels + y_.channels) * maps.words * kWordBytes; }
+  void make(Maps& maps) const;
+  void make_map(const WinogradImage& image, const Element* data, int64_t shift_y, int64_t shift_x, const Maps& maps,
+                uint64_t* map) const;
+  template <class Visit>
+  bool meets_few(const Maps& maps, int64_t o, int tap, int64_t c, const Visit& visit) const;
   double product(int64_t bit, int64_t o, int tap, int64_t c) const;
-  void make_maps();
-  void make_map(const WinogradImage& image, const Element* data, int64_t shift_y, int64_t shift_x, uint64_t* map) const;
 
+  static constexpr int64_t kWordBytes = sizeof(uint64_t);
   WinogradImage x_, y_;
   int64_t shift_y_, shift_x_;
   int kernel_;
-  int64_t rows_, columns_;  // of an image of x with its padding; each of its pixels has a bit
-  int64_t words_;           // of a channel
+  int64_t rows_, columns_;  // of an image of x with its padding
   const Element *data_x_ = nullptr, *data_dy_ = nullptr;
-  uint64_t *map_x_ = nullptr, *map_dy_ = nullptr;  // [channel][word]
-  std::once_flag made_;
+  Maps first_, all_;
 };
 
 }  // namespace bonfire::cpu
