@@ -7,18 +7,23 @@
 namespace bonfire::passes::rebuild_cheap_values_test {
 namespace {
 
-// x is used first and last; relu(x) early and late; in between a chain that needs neither.
+// Everything that reads it, from now on, is of the backward pass.
+GraphValue turn(GraphValue value) {
+  value.node->phase = Phase::backward;
+  return value;
+}
+
+// x is used first and last; relu(x) in the forward and in the backward pass.
 struct Step {
   Graph graph;
   GraphValue x, y, late;
 
-  explicit Step(int64_t elements, bool keep_x = true) {
+  explicit Step(int64_t elements, bool keep_x = true, bool with_backward = true) {
     GraphValue given = feed(graph, {elements});
     x = apply(graph, "softmax", {given}, {{"axis", 0}});  // not cheap
     y = apply(graph, "relu", {x});
-    GraphValue chain = apply(graph, "tanh", {y});
-    for (int i = 0; i < 12; ++i) chain = apply(graph, "tanh", {chain});
-    late = apply(graph, "mul", {chain, y});
+    GraphValue gradient = apply(graph, "tanh", {apply(graph, "tanh", {y})});
+    late = apply(graph, "mul", {with_backward ? turn(gradient) : gradient, y});
     graph.set_outputs({keep_x ? apply(graph, "mul", {late, x}) : late});
   }
 };
@@ -29,10 +34,17 @@ TEST(RebuildCheapValues, ComputesAnActivationAgainWhenItsInputIsKeptAnyway) {
   verify(step.graph, "rebuild_cheap_values");
   EXPECT_EQ(count(step.graph, "relu"), 2);
   EXPECT_TRUE(step.late.node->inputs[1].node->recomputed);
+  EXPECT_EQ(step.late.node->inputs[1].node->phase, Phase::backward);
 }
 
 TEST(RebuildCheapValues, KeepsItWhenItsInputWouldHaveToBeKeptForIt) {
   Step step(1 << 16, false);
+  rebuild_cheap_values()->run(step.graph, {});
+  EXPECT_EQ(count(step.graph, "relu"), 1);
+}
+
+TEST(RebuildCheapValues, KeepsWhatOnlyTheForwardPassUses) {
+  Step step(1 << 16, true, false);
   rebuild_cheap_values()->run(step.graph, {});
   EXPECT_EQ(count(step.graph, "relu"), 1);
 }
@@ -50,9 +62,8 @@ TEST(RebuildCheapValues, ReadsSmallVariablesAgainForLargeValuesOnly) {
     GraphValue x = apply(graph, "softmax", {feed(graph, {elements, 1})}, {{"axis", 0}});
     GraphValue scale{graph.add_input(LeafKind::variable, {{1, 1}, DType::f32, {}}), 0};
     GraphValue y = apply(graph, "mul", {x, scale});
-    GraphValue chain = apply(graph, "tanh", {y});
-    for (int i = 0; i < 12; ++i) chain = apply(graph, "tanh", {chain});
-    graph.set_outputs({apply(graph, "mul", {apply(graph, "mul", {chain, y}), x})});
+    GraphValue gradient = turn(apply(graph, "tanh", {apply(graph, "tanh", {y})}));
+    graph.set_outputs({apply(graph, "mul", {apply(graph, "mul", {gradient, y}), x})});
     rebuild_cheap_values()->run(graph, {});
     EXPECT_EQ(count(graph, "mul"), elements == int64_t{1} << 21 ? 4 : 3);
   }

@@ -19,7 +19,7 @@ Tensors apply_rule(Node& node, std::span<const Tensor> gradients) {
   if (node.op->gradient == nullptr)
     throw_error<GraphError>("[{}]{} has no gradient{}; use detach() where none should flow", node.op->name,
                             where_text(node), grad_enabled() ? " of its own (second derivative)" : "");
-  ExactPathScope path(node.path);
+  GradientScope scope(node);
   Tensors result = node.op->gradient(GradientContext(node, gradients));
   BONFIRE_CHECK(result.size() == node.inputs.size(), "the gradient rule of {} gave {} tensors for {} inputs",
                 node.op->name, result.size(), node.inputs.size());
@@ -53,8 +53,10 @@ class Walk {
           if (input.node->walk == walk_) last_user_[input.node->walk_slot] = i;
   }
 
-  void add(const Value& value, const Tensor& gradient) {
+  // `user`: the node that this gradient comes from.
+  void add(const Value& value, const Tensor& gradient, const Node& user) {
     Tensor& sum = gradients_[value.node->walk_slot][value.index];
+    GradientScope scope(value.node->is_leaf() ? user : *value.node);
     sum = sum.defined() ? bonfire::add(sum, gradient) : gradient;
   }
 
@@ -79,6 +81,7 @@ class Walk {
         continue;
       }
       pass_through(node);
+      GradientScope scope(node);
       for (const Value& input : node.inputs)
         if (input.node->walk == walk_ && !input.node->recorded) finish(*input.node, i);
     }
@@ -111,7 +114,7 @@ class Walk {
       if (!inputs[k].defined() || !input.node->outputs[input.index].requires_grad) continue;
       BONFIRE_CHECK(inputs[k].spec() == input.spec(), "the gradient rule of {} gave {} for input {} of {}",
                     node.op->name, to_string(inputs[k].spec()), k, to_string(input.spec()));
-      add(input, inputs[k]);
+      add(input, inputs[k], node);
     }
   }
 
@@ -187,12 +190,13 @@ void Tensor::backward(BackwardOptions options) const {
   Trace& trace = Trace::current();
   if (trace.has_backward) commit();
   GradMode mode(options.create_graph);
+  PhaseScope phase(Phase::backward);
   Tensor seed = seed_for(*this, {});
   const StepContext& context = trace.context();
   const auto before = context.before_backward.calls();
   for (const auto& hook : *before) seed = hook.call(seed);
   Walk walk(*this);
-  walk.add(value_, seed);
+  walk.add(value_, seed, *value_.node);
   std::vector<Variable> written;
   walk.run([&](Node& leaf, const Tensor& gradient) {
     deliver(leaf, gradient);
@@ -206,9 +210,10 @@ void Tensor::backward(BackwardOptions options) const {
 
 std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, const GradOptions& options) {
   GradMode mode(options.create_graph);
+  PhaseScope phase(Phase::backward);
   Tensor seed = seed_for(output, options.cotangent);
   Walk walk(output);
-  walk.add(output.value(), seed);
+  walk.add(output.value(), seed, *output.value().node);
   walk.run([](Node&, const Tensor&) {});
   std::vector<Tensor> result;
   for (const Tensor& input : inputs) result.push_back(walk.gradient(input.value()));

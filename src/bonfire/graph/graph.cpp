@@ -7,7 +7,9 @@
 
 namespace bonfire {
 
-std::unique_ptr<Graph> Graph::from_trace(const Trace& trace, std::span<const Value> live) {
+std::unique_ptr<Graph> Graph::from_trace(Trace& trace, std::span<const Value> live) {
+  for (const Value& value : live)
+    if (!trace.pending(value)) trace.leaf_position(value);
   auto graph = std::make_unique<Graph>();
   std::unordered_map<const Node*, GraphNode*> built;
   std::vector<GraphNode*> leaves;
@@ -22,7 +24,7 @@ std::unique_ptr<Graph> Graph::from_trace(const Trace& trace, std::span<const Val
   }
   auto translate = [&](const Value& value) -> GraphValue {
     if (trace.pending(value)) return {built.at(value.node.get()), static_cast<int>(value.index)};
-    return {leaves[const_cast<Trace&>(trace).leaf_position(value)], 0};
+    return {leaves[trace.leaf_position(value)], 0};
   };
   for (const NodePtr& traced : trace.nodes()) {
     GraphNode& node = graph->nodes_.emplace_back();
@@ -34,6 +36,9 @@ std::unique_ptr<Graph> Graph::from_trace(const Trace& trace, std::span<const Val
     graph->set_inputs(&node, std::move(inputs));
     for (const NodeOutput& output : traced->outputs) node.outputs.push_back(output.spec);
     if (traced->path != nullptr) node.path = *traced->path;
+    node.phase = traced->phase;
+    node.number = static_cast<int>(traced->position);
+    if (traced->origin.trace == trace.id()) node.origin = static_cast<int>(traced->origin.position);
     built[traced.get()] = &node;
   }
   for (const Value& value : live) graph->add_output(translate(value));
@@ -64,6 +69,7 @@ GraphNode* Graph::add(const Op& op, std::vector<GraphValue> inputs, Attributes a
   node.op = &op;
   node.attributes = std::move(attributes);
   node.outputs.assign(outputs.begin(), outputs.end());
+  for (const GraphValue& input : inputs) node.phase = std::max(node.phase, input.node->phase);
   set_inputs(&node, std::move(inputs));
   return &node;
 }
@@ -72,6 +78,9 @@ GraphNode* Graph::add_like(const GraphNode& like, const Op& op, std::vector<Grap
                            GraphNode* before) {
   GraphNode* node = add(op, std::move(inputs), std::move(attributes), before);
   node->path = like.path;
+  node->phase = like.phase;
+  node->number = like.number;
+  node->origin = like.origin;
   node->recomputed = like.recomputed;
   return node;
 }

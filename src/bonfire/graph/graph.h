@@ -50,7 +50,10 @@ struct GraphNode {
   Attributes attributes;
   GraphList<GraphValue> inputs;
   std::vector<TensorSpec> outputs;
-  std::string path;         // module path
+  std::string path;  // module path
+  Phase phase = Phase::forward;
+  int number = -1;          // of the traced node that it is or stands for: its position in the trace
+  int origin = -1;          // the number of the node whose gradient it computes, where that is of the same trace
   bool recomputed = false;  // made by recompute: never merged with its original
 
   LeafKind leaf = LeafKind::none;  // of a graph input
@@ -80,14 +83,15 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // `live` are the values that users or later backward passes will read.
-  static std::unique_ptr<Graph> from_trace(const Trace& trace, std::span<const Value> live);
+  // `live` are the values that users or later backward passes will read; those that are leaves become the trace's.
+  static std::unique_ptr<Graph> from_trace(Trace& trace, std::span<const Value> live);
 
   GraphNode* add_input(LeafKind kind, const TensorSpec& spec);
-  // Appends, or inserts before `before`, a node whose outputs the op's shape rule gives.
+  // Appends, or inserts before `before`, a node whose outputs the op's shape rule gives, of the latest phase among
+  // those of its inputs.
   GraphNode* add(const Op& op, std::vector<GraphValue> inputs, Attributes attributes = {}, GraphNode* before = nullptr);
 
-  // The same with the path and the marks of a node that it stands for.
+  // The same with the path, the phase and the marks of a node that it stands for.
   GraphNode* add_like(const GraphNode& like, const Op& op, std::vector<GraphValue> inputs, Attributes attributes = {},
                       GraphNode* before = nullptr);
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/phase.h"
 
 namespace bonfire {
 
@@ -68,6 +69,8 @@ class Node : public base::RefCounted<Node> {
       0;               // higher than those of its inputs, whichever thread made them, and of this thread's nodes before
   uint64_t trace = 0;  // the trace it is pending in, while it is
   uint32_t position = 0;  // in that trace
+  Origin origin;
+  Phase phase = Phase::forward;
   LeafKind leaf = LeafKind::none;
   bool committed = false;  // has run, or was dead when its trace ran
   bool consumed = false;   // a backward pass went through it without retain_graph

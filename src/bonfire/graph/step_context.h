@@ -10,6 +10,7 @@
 
 #include "bonfire/graph/hooks.h"
 #include "bonfire/graph/mesh.h"
+#include "bonfire/graph/phase.h"
 #include "bonfire/graph/step_options.h"
 #include "bonfire/graph/step_state.h"
 
@@ -51,6 +52,8 @@ struct TracingPlace {
   Trace* other = nullptr;             // the one that a TraceScope has put in its place
   uint64_t next_sequence = 1;         // of nodes; see Node::sequence
   const std::string* path = nullptr;  // of the module
+  Origin origin;
+  Phase phase = Phase::forward;
   bool grad_enabled = true;
   const VariableCopies* copies = nullptr;  // that stand for variables: variable_copies.h
   StepRecord* record = nullptr;            // of the step that is traced for compile(): step_state.h

@@ -89,7 +89,8 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
   TracingPlace& place = context_.place;
   auto node = base::make_intrusive<Node>();
   OutputSpecs outputs = op.infer({op, {specs.data(), specs.size()}, attributes});
-  hash_.mix((static_cast<uint64_t>(op.id) << 32) | inputs.size());
+  hash_.mix((static_cast<uint64_t>(op.id) << 32) | (static_cast<uint64_t>(place.phase) << 24) | inputs.size());
+  if (place.origin.trace == id_) hash_.mix(place.origin.position);
   attributes.mix_into(hash_);
   bool input_requires_grad = false;
   for (const Value& input : inputs) {
@@ -109,6 +110,8 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
     output.requires_grad = node->recorded && is_floating(spec.dtype);
   }
   node->path = place.path;
+  node->phase = place.phase;
+  node->origin = place.origin;
   node->sequence = place.next_sequence++;
   node->trace = id_;
   node->position = static_cast<uint32_t>(nodes_.size());
@@ -225,8 +228,26 @@ PathScope::PathScope(std::string_view name) : before_(place().path) {
 }
 PathScope::~PathScope() { place().path = before_; }
 
-ExactPathScope::ExactPathScope(const std::string* path) : before_(std::exchange(place().path, path)) {}
-ExactPathScope::~ExactPathScope() { place().path = before_; }
+PhaseScope::PhaseScope(Phase phase) : before_(std::exchange(place().phase, phase)) {}
+PhaseScope::~PhaseScope() { place().phase = before_; }
+
+GradientScope::GradientScope(const Node& node)
+    : phase_(Phase::backward),
+      path_before_(std::exchange(place().path, node.path)),
+      origin_before_(std::exchange(place().origin, Origin{node.trace, node.position})) {}
+GradientScope::~GradientScope() {
+  place().path = path_before_;
+  place().origin = origin_before_;
+}
+
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::forward: return "forward";
+    case Phase::backward: return "backward";
+    case Phase::update: return "update";
+  }
+  return "?";
+}
 
 std::string in_current_module() { return place().path == nullptr ? "" : " in module " + *place().path; }
 

@@ -102,16 +102,30 @@ class PathScope {
   const std::string* before_;
 };
 
-// Carries the path of a forward node over to the gradient nodes made for it.
-class ExactPathScope {
+// What is traced while it lives belongs to that phase.
+class PhaseScope {
  public:
-  explicit ExactPathScope(const std::string* path);
-  ~ExactPathScope();
-  ExactPathScope(const ExactPathScope&) = delete;
-  ExactPathScope& operator=(const ExactPathScope&) = delete;
+  explicit PhaseScope(Phase phase);
+  ~PhaseScope();
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
-  const std::string* before_;
+  Phase before_;
+};
+
+// What is traced while it lives computes gradients of that node: it has its path, and it as origin.
+class GradientScope {
+ public:
+  explicit GradientScope(const Node& node);
+  ~GradientScope();
+  GradientScope(const GradientScope&) = delete;
+  GradientScope& operator=(const GradientScope&) = delete;
+
+ private:
+  PhaseScope phase_;
+  const std::string* path_before_;
+  Origin origin_before_;
 };
 
 // " in module layer2.0.conv1" while its ops are traced, else "": for messages.

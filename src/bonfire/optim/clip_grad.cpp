@@ -13,6 +13,7 @@ namespace bonfire::optim {
 Tensor clip_grad_norm(std::span<const Variable> parameters, const Scalar& max_norm) {
   NoGrad no_grad;
   PathScope path("clip_grad_norm");
+  PhaseScope phase(Phase::update);
   std::vector<Variable> clipped;
   std::vector<Tensor> gradients;
   std::set<const VariableState*> seen;  // tied parameters count once

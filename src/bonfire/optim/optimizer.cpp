@@ -185,6 +185,7 @@ void Optimizer::step() {
   {
     NoGrad no_grad;
     PathScope path("optimizer");
+    PhaseScope phase(Phase::update);
     const StepContext& context = StepContext::current();
     if (all_say(context.update_is_due)) {
       const auto conditions = context.update_conditions.calls();

@@ -8,7 +8,6 @@ namespace {
 
 constexpr size_t kSmallest = 1 << 16;  // bytes: smaller values are not worth a kernel
 constexpr size_t kLarge = 8 << 20;     // bytes: worth going over again although numbers of variables are read for it
-constexpr int kFar = 6;                // nodes between two uses that make the second one late
 
 class Rebuild {
  public:
@@ -56,30 +55,28 @@ class Rebuild {
 
   void consider(GraphNode& node) {
     GraphValue value{&node, 0};
-    if (node.outputs.size() != 1 || node.outputs[0].bytes() < kSmallest || graph_.graph_uses(value) > 0) return;
-    std::vector<int> places{position_.at(&node)};
-    for (const GraphNode* user : graph_.users(value)) places.push_back(position_.at(user));
-    std::sort(places.begin(), places.end());
-    size_t late = 0;  // the first use behind the widest gap
-    int widest = kFar;
-    for (size_t i = 1; i < places.size(); ++i) {
-      if (places[i] - places[i - 1] <= widest) continue;
-      widest = places[i] - places[i - 1];
-      late = i;
+    if (node.phase != Phase::forward || graph_.graph_uses(value) > 0) return;
+    if (node.outputs.size() != 1 || node.outputs[0].bytes() < kSmallest) return;
+    bool early = false;          // used in the forward pass as well: else it is only computed late
+    GraphNode* first = nullptr;  // of those that use it later
+    for (GraphNode* user : graph_.users(value)) {
+      if (user->phase == node.phase) {
+        early = true;
+      } else if (first == nullptr || position_.at(user) < position_.at(first)) {
+        first = user;
+      }
     }
-    if (late < 2 || !inputs_are_kept(node, places[late])) return;  // used early as well: else it is only computed late
-    rebuild(node, places[late]);
+    if (early && first != nullptr && inputs_are_kept(node, position_.at(first))) rebuild(node, first);
   }
 
-  void rebuild(GraphNode& node, int place) {
-    GraphNode* first = nullptr;
+  // For its users after the forward pass, of which `first` is the first.
+  void rebuild(GraphNode& node, GraphNode* first) {
     const std::vector<GraphNode*> users = graph_.users({&node, 0});
-    for (GraphNode* user : users)
-      if (position_.at(user) == place) first = user;
     GraphNode* copy = graph_.add_like(node, *node.op, node.inputs, node.attributes, first);
+    copy->phase = first->phase;
     copy->recomputed = true;
     for (GraphNode* user : users)
-      for (size_t i = 0; i < user->inputs.size() && position_.at(user) >= place; ++i)
+      for (size_t i = 0; i < user->inputs.size() && user->phase != node.phase; ++i)
         if (user->inputs[i] == GraphValue{&node, 0}) graph_.set_input(user, i, {copy, 0});
     number();
   }

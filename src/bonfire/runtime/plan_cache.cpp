@@ -58,11 +58,11 @@ size_t drop_unused(Cache& plans, uint64_t launches) {
   return dropped;
 }
 
-base::Hash128 key_of(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
+base::Hash128 key_of(Trace& trace, std::span<const Value> live, const passes::Options& options) {
   base::Hash128 key = trace.hash();
   for (const Value& value : live) {
     bool pending = trace.pending(value);
-    uint64_t position = pending ? value.node->position : const_cast<Trace&>(trace).leaf_position(value);
+    uint64_t position = pending ? value.node->position : trace.leaf_position(value);
     key.mix((static_cast<uint64_t>(!pending) << 63) | (position << 32) | value.index);
   }
   key.mix(live.size());
@@ -150,7 +150,7 @@ void mix_surroundings(base::Hash128& key, const passes::Options& options, const 
   key.mix(std::string_view(forced_kernel()));
 }
 
-std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
+std::shared_ptr<Plan> find_or_compile(Trace& trace, std::span<const Value> live, const passes::Options& options) {
   base::Hash128 key = key_of(trace, live, options);
   Cache& plans = cache();
   {

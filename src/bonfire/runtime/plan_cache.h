@@ -24,7 +24,7 @@ struct CacheStatistics {
 };
 
 // The plan for the trace with these live values: found or compiled. Thread-safe.
-std::shared_ptr<Plan> find_or_compile(const Trace& trace, std::span<const Value> live, const passes::Options& options);
+std::shared_ptr<Plan> find_or_compile(Trace& trace, std::span<const Value> live, const passes::Options& options);
 
 // Whether every variable among the leaves lies in memory as the plan expects, or is still free to.
 bool layouts_fit(const Plan& plan, std::span<const Value> leaves);

@@ -26,6 +26,7 @@ void WeightAverage::set_step(int64_t step) {
 void WeightAverage::append_update() const {
   NoGrad no_grad;
   PathScope path("average");
+  PhaseScope phase(Phase::update);
   for (size_t i = 0; i < means_.size(); ++i) {
     const Variable &mean = means_[i].variable, &source = sources_[i].variable;
     if (is_floating(mean.dtype())) {
