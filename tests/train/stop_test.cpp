@@ -1,11 +1,14 @@
 // Requests to stop, to the program itself in a process of its own.
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "bonfire/train/checkpoint.h"
+#include "bonfire/train/stop_signals.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 #include "tests/train/program.h"
@@ -113,6 +116,22 @@ TEST(Stop, SignalsThatComeTogetherAreOneRequestAndSighupIsNeverASecondOne) {
     EXPECT_NE(program.output().find("stopped after"), std::string::npos) << program.output();
     EXPECT_TRUE(saved(folder));
   }
+}
+
+// Where a run is over before the second of them comes, too.
+TEST(StopDeathTest, TheRestOfARequestThatComesAfterTheRunIsNoOther) {
+  auto stop = [](int then) {
+    {
+      const auto signals = stop_signals(false);
+      ::raise(SIGINT);
+    }
+    for (int number : {SIGINT, SIGTERM, SIGHUP}) ::raise(number);
+    wait_for_another_request();
+    ::raise(then);
+    std::exit(3);
+  };
+  EXPECT_EXIT(stop(SIGHUP), ::testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(stop(SIGINT), ::testing::KilledBySignal(SIGINT), "");
 }
 
 }  // namespace

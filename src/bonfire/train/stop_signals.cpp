@@ -58,6 +58,14 @@ void handle(int number) {
   errno = error;
 }
 
+// A run that was asked to stop is over, and the process about to end: a signal that still belongs to that request must
+// not end it otherwise.
+void handle_after_run(int number) {
+  if (number == SIGHUP || milliseconds_now() - stopped_at < kOneRequest) return;
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+}
+
 class StopSignals final : public Reporter {
  public:
   explicit StopSignals(bool speaks) : speaks_(speaks) {
@@ -78,7 +86,10 @@ class StopSignals final : public Reporter {
     }
   }
   ~StopSignals() override {
-    for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
+    for (auto& [number, before] : before_) {
+      if (stopped_at != 0 && before.sa_handler == SIG_DFL) before.sa_handler = handle_after_run;
+      ::sigaction(number, &before, nullptr);
+    }
     over_ = true;
     ::sem_post(&asked_again);
     waiting_.join();
