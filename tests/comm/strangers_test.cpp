@@ -15,6 +15,7 @@
 #include "tests/comm/http2_stranger.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/free_port.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::comm::strangers_test {
@@ -23,6 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::ChildProcess;
 using testing::expect_mentions;
+using testing::free_port;
 using testing::Http2Stranger;
 using testing::program_beside;
 using testing::ScratchFolder;
@@ -75,8 +77,6 @@ TEST(Strangers, HeartbeatsOfRanksThatDoNotExistAreNotHeard) {
   store->beat({.rank = 2, .name = "rank 2"}, 10s);
   EXPECT_EQ(store->last_signs().size(), 2u);
 }
-
-int free_port() { return serve_store({})->port(); }
 
 // A rank that somebody else starts, and gives no token.
 ChildProcess::Variables without_token(int rank, int port, const std::string& cache, const std::string& master) {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "bonfire/comm/store_server.h"
 #include "tests/support/child_process.h"
+#include "tests/support/free_port.h"
 
 namespace bonfire::testing {
 
@@ -71,8 +71,6 @@ class LaunchedNode : public Launched {
                         options),
                  rank, {{"BONFIRE_TOKEN", "secret"}}) {}
 };
-
-inline int free_port() { return comm::serve_store({})->port(); }
 
 // Not when it is dead and nobody has asked yet how it ended.
 inline bool is_there(int process) {
