@@ -56,7 +56,7 @@ int run_data_list(const DataListWanted& wanted) {
     for (const Found& one : found) list.push_back({{"folder", one.path.string()}, {"kind", data::name_of(one.kind)}});
     return std::printf("%s\n", list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str()) < 0 ? 1 : 0;
   }
-  std::printf("built in    glyphs and sentences     data=generated\n");
+  std::printf("built in    glyphs, boxes, sentences, sequences     data=generated\n");
   for (const Found& one : found) std::printf("found       %-24s data=%s\n", data::name_of(one.kind), one.path.c_str());
   if (found.empty()) std::printf("no other data in '%s'\n", wanted.folder.c_str());
   return 0;

@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "bonfire/train/known_tasks.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
@@ -17,13 +20,16 @@ struct EvalWanted {
 
 int run_eval(const EvalWanted& wanted) {
   std::filesystem::path folder = wanted.run, weights = folder / "best.safetensors";
+  train::require_known_task(folder);
   train::Trainer trainer(train::load_config(folder / "config.yaml", wanted.settings));
   train::EvaluationReport report = trainer.evaluate(weights);
   if (wanted.json) {
-    std::printf("{\"loss\": %.9g, \"top1\": %.9g, \"top5\": %.9g}\n", report.loss, report.top1, report.top5);
+    std::string numbers = fmt::format("\"loss\": {:.9g}", report.loss);
+    for (const train::Score& one : report.scores)
+      numbers += fmt::format(", \"{}\": {:.9g}", one.metric.name, one.value);
+    std::printf("{%s}\n", numbers.c_str());
   } else {
-    std::printf("%s: test loss %.4f, top-1 %.2f %%, top-5 %.2f %%\n", weights.c_str(), report.loss, 100 * report.top1,
-                100 * report.top5);
+    std::printf("%s: test %s\n", weights.c_str(), in_words(report).c_str());
   }
   return 0;
 }
@@ -31,10 +37,11 @@ int run_eval(const EvalWanted& wanted) {
 }  // namespace
 
 void add_eval(Command program) {
-  Command command = program.add("eval", "Evaluates the best weights of a run on its test data",
-                                "bonfire eval runs/1                 loss, top-1 and top-5 on the test images\n"
-                                "bonfire eval runs/1 data=FOLDER     on other images of the same kind\n"
-                                "bonfire eval runs/1 --json          {\"loss\": ..., \"top1\": ..., \"top5\": ...}");
+  Command command = program.add(
+      "eval", "Evaluates the best weights of a run on its test data",
+      "bonfire eval runs/1                 loss and metrics of its task (top-1 and top-5) on the test images\n"
+      "bonfire eval runs/1 data=FOLDER     on other images of the same kind\n"
+      "bonfire eval runs/1 --json          {\"loss\": ..., \"top1\": ..., \"top5\": ...}");
   auto wanted = std::make_shared<EvalWanted>();
   command.argument("run", wanted->run, "the run's folder");
   command.arguments("settings", wanted->settings, "key=value settings that win over the run's own");

@@ -148,6 +148,8 @@ void add_train(Command program) {
       "bonfire train                                      a small CNN on drawn digits, about a minute\n"
       "bonfire train lr=0.05 epochs=5 output=/tmp/runs    with other settings: `bonfire config` lists them\n"
       "bonfire train data=FOLDER model=resnet18_small     on MNIST's or CIFAR's files, pictures, record shards\n"
+      "bonfire train configs/two_headed.yaml              what is in an image and where; lstm_classifier.yaml: classes "
+      "of sequences\n"
       "bonfire train configs/mnist.yaml resume=auto       settings from a file; go on where the last run stopped\n"
       "bonfire train --config configs/mnist.yaml          the same file, as other programs take it\n"
       "bonfire train --nproc 2                            on two ranks of this machine, batch_size on each\n"

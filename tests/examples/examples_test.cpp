@@ -184,6 +184,38 @@ TEST(Examples, AProgramThatNeverJoinsItsRanksIsTold) {
 }
 #endif
 
+TEST(Examples, OwnTrainerLearnsReportsResumesAndTrainsOnTwoRanks) {
+  ScratchFolder folder;
+  const std::string settings = fmt::format("place=cpu epochs=4 output={}", (folder / "runs").string());
+  auto best = [](const Ended& ended) {
+    EXPECT_EQ(ended.status, 0) << ended.output;
+    std::vector<std::string> found = matches(ended.output, "best rmse: ([0-9.]+)\n");
+    EXPECT_EQ(found.size(), 1U) << ended.output;
+    return found.empty() ? 1 : std::stod(found[0]);
+  };
+  Ended alone = run("own_trainer", settings);
+  const double one = best(alone);
+  EXPECT_LT(one, 0.25) << alone.output;  // of a hill with a deviation of 0.5
+  EXPECT_EQ(matches(alone.output, "(callback: epoch [1-4], rmse)").size(), 4U) << alone.output;
+  for (const char* file : {"report.html", "metrics.jsonl", "best.safetensors"})
+    EXPECT_TRUE(std::filesystem::exists(folder / "runs/1" / file)) << file;
+  Ended longer = run("own_trainer", fmt::format("resume={} epochs=6", (folder / "runs/1").string()));
+  EXPECT_LT(best(longer), one);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "resumed from", longer.output);
+  Ended refused = run("own_trainer", settings + " model=lenet");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "model has no meaning here", refused.output);
+#ifdef BONFIRE_PROGRAM
+  Ended two =
+      run_command(std::string(BONFIRE_PROGRAM) +
+                  " launch --nproc_per_node 2 " BONFIRE_EXAMPLES_FOLDER "/own_trainer batch_size=16 " + settings);
+  EXPECT_NEAR(best(two), one, 0.05 * one);
+  Ended eval = run_command(std::string(BONFIRE_PROGRAM) + " eval " + (folder / "runs/1").string());
+  EXPECT_EQ(eval.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a program's own task (regression)", eval.output);
+#endif
+}
+
 TEST(Examples, CustomOpHasARightGradientAndLearns) {
   Ended ended = run("custom_op");
   ASSERT_EQ(ended.status, 0) << ended.output;

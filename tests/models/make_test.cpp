@@ -5,6 +5,7 @@
 #include <map>
 
 #include "bonfire/base/error.h"
+#include "bonfire/models/mnist.h"
 #include "bonfire/nn/init.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/random.h"
@@ -47,6 +48,20 @@ TEST(Models, EveryNameMakesAModelThatRuns) {
     logits.to_vector<float>();
     EXPECT_EQ(model.outputs(input).size(), name == "two_headed" ? 2U : 1U);
   }
+}
+
+TEST(Models, AnyModuleIsAModel) {
+  class Pair : public nn::Callable<Pair> {
+   public:
+    Pair() : Callable("Pair") {}
+    std::vector<Tensor> forward(const Tensor& x) const { return {x, x}; }
+  };
+  EXPECT_EQ(Model(Pair()).outputs(ones({2})).size(), 2U);
+  const Model plain = mlp();
+  EXPECT_EQ(plain.parameters().size(), mlp().parameters().size());
+  EXPECT_EQ(plain.outputs(ones({1, 1, 28, 28}))[0].shape(), (Shape{1, 10}));
+  EXPECT_EQ(task_of("lenet"), "image_classification");
+  EXPECT_EQ(task_of("two_headed"), "boxes");
 }
 
 TEST(Models, ANameThatIsNotThereGetsASuggestion) {

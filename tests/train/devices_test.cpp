@@ -53,7 +53,7 @@ TEST(TrainerDevices, TrainsAsOneDeviceDoes) {
     EXPECT_EQ(parts.begin.place, places);
     EXPECT_EQ(parts.begin.ranks * parts.begin.batch_size, 24);
     ASSERT_EQ(parts.evaluations.size(), 2U);
-    EXPECT_EQ(parts.evaluations[1].top1, whole.evaluations[1].top1);
+    EXPECT_EQ(parts.evaluations[1].headline(), whole.evaluations[1].headline());
   }
 }
 
@@ -69,7 +69,7 @@ TEST(TrainerDevices, BalancedTheyTrainAsOneDeviceDoes) {
   Course whole = with_place("cpu"), parts = with_place("cpu:0,cpu:1");
   ASSERT_EQ(parts.steps.size(), 40U);
   expect_same_losses(parts, whole);
-  EXPECT_EQ(parts.evaluations.at(0).top1, whole.evaluations.at(0).top1);
+  EXPECT_EQ(parts.evaluations.at(0).headline(), whole.evaluations.at(0).headline());
 }
 
 // What the run's folder says starts the same run again, and one device evaluates what it has saved.

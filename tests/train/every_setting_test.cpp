@@ -41,11 +41,11 @@ class Seen final : public Reporter {
     text_ += fmt::format("step {} epoch {} loss {} lr {}\n", step.step, step.epoch, step.loss, step.lr);
   }
   void evaluated(const EvaluationReport& report) override {
-    text_ += fmt::format("evaluated at {}: {} {}\n", report.step, report.loss, report.top1);
+    text_ += fmt::format("evaluated at {}: {} {}\n", report.step, report.loss, report.headline());
   }
   void note(const std::string& note) override { text_ += note + "\n"; }
   void end(const RunEnds& run) override {
-    text_ += fmt::format("best {}, last {}\n", run.best_top1, run.last_top1);
+    text_ += fmt::format("best {}, last {}\n", run.best_score, run.last_score);
     std::set<std::string> names;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "checkpoints"))
       names.insert(entry.path().filename().string());

@@ -139,11 +139,11 @@ TEST(TrainerPictures, AModelLearnsFromFoldersAndACorruptFileIsNamed) {
                  "model=lenet", "batch_size=8", "epochs=4", "optimizer=adam", "lr=0.003"});
     return Trainer(default_config(more)).run();
   };
-  EXPECT_EQ(train({}).best_top1, 1);
+  EXPECT_EQ(train({}).best_score, 1);
 
   // Names of folders may be of any bytes, and what is written about them is UTF-8.
   for (const char* part : {"train", "val"}) fs::rename(folder / part / "dark", folder / part / "d\xe4rk");
-  EXPECT_EQ(train({}).best_top1, 1);
+  EXPECT_EQ(train({}).best_score, 1);
   EXPECT_EQ(nn::SafetensorsFile::open(folder / "runs/2/best.safetensors").metadata().at("class_names"),
             R"(["d\\xE4rk","light"])");
   for (const char* part : {"train", "val"}) fs::rename(folder / part / "d\xe4rk", folder / part / "dark");

@@ -23,7 +23,7 @@ LineFacts facts(Progress::Doing doing) {
   all.report = StepReport{.epoch = 2,
                           .step = 400,
                           .loss = 0.30014,
-                          .top1 = 0.9112,
+                          .scores = {{{.name = "top1", .brief = "acc"}, 0.9112}},
                           .samples_per_second = 2923.4,
                           .data_wait = 0.01,
                           .communication_wait = 0.24};

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "bonfire/train/chart.h"
+#include "bonfire/train/class_judge.h"
 #include "bonfire/train/png.h"
 #include "bonfire/train/reporter.h"
 #include "tests/support/scratch_folder.h"
@@ -15,6 +16,13 @@ namespace bonfire::train::report_page_test {
 namespace {
 
 using bonfire::testing::ScratchFolder;
+
+std::vector<Score> scores(double top1, std::optional<double> top5 = {}, int64_t classes = 100) {
+  const std::vector<Metric> metrics = class_metrics(classes);
+  std::vector<Score> all{{metrics[0], top1}};
+  if (top5) all.push_back({metrics[1], *top5});
+  return all;
+}
 
 TEST(Png, HoldsThePixelsRowByRow) {
   std::string grey(6, '\0');
@@ -107,13 +115,13 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   auto log = metrics_log(), page = report_page();
   RunBegins run{.folder = folder.path(), .model = "a<b", .data = "glyphs", .place = "cpu:0"};
   run.class_names = {"cat", "dog"};
-  run.classes = 2;
+  run.metrics = class_metrics(2);
   run.test_samples = 8;
   run.config = "lr: 0.1";
   run.command = "bonfire train lr=0.1";
   run.version = "1.2.3";
   run.layers = {{"conv1", "conv2d", {1, 6, 28, 28}, 156, 2.4e6, 18816}, {"fc", "matmul", {1, 2}, 40, 1e6, 8}};
-  EvaluationReport evaluation{.epoch = 1, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true};
+  EvaluationReport evaluation{.epoch = 1, .step = 20, .loss = 0.5, .scores = scores(0.75, 1, 2), .best = true};
   evaluation.confusion = {3, 1, 0, 4};
   evaluation.by_confidence = {0, 0, 0, 0, 0, 2, 0, 0, 0, 6};
   evaluation.wrong_by_confidence = {0, 0, 0, 0, 0, 1, 0, 0, 0, 0};
@@ -124,19 +132,19 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   std::string small_head = encode_png(std::vector<std::byte>(112 * 74 * 3), {112, 74, 3}).substr(0, 33);
   for (auto* reporter : {log.get(), page.get()}) {
     reporter->begin(run);
-    reporter->step({.epoch = 1, .step = 10, .loss = 2, .top1 = 0.5, .lr = 0.1, .samples_per_second = 100});
-    reporter->step({.epoch = 1, .step = 20, .loss = 1, .top1 = 0.6, .lr = 0.1, .samples_per_second = 200});
+    reporter->step({.epoch = 1, .step = 10, .loss = 2, .scores = scores(0.5), .lr = 0.1, .samples_per_second = 100});
+    reporter->step({.epoch = 1, .step = 20, .loss = 1, .scores = scores(0.6), .lr = 0.1, .samples_per_second = 200});
     reporter->evaluated(evaluation);
     evaluation.epoch = 2;
     evaluation.step = 40;
-    evaluation.top1 = 0.5;
+    evaluation.scores[0].value = 0.5;
     evaluation.loss = 0.8;
-    reporter->step({.epoch = 2, .step = 40, .loss = 0.5, .top1 = 0.7, .lr = 0.1, .samples_per_second = 2000});
+    reporter->step({.epoch = 2, .step = 40, .loss = 0.5, .scores = scores(0.7), .lr = 0.1, .samples_per_second = 2000});
     reporter->evaluated(evaluation);
     reporter->end({.seconds = 72});
     evaluation.epoch = 1;
     evaluation.step = 20;
-    evaluation.top1 = 0.75;
+    evaluation.scores[0].value = 0.75;
     evaluation.loss = 0.5;
   }
   std::string html = folder.get("report.html");
@@ -185,9 +193,9 @@ TEST(ReportPage, OfTextHasNothingThatOnlyImagesHave) {
                      .data = "generated sentences",
                      .place = "cpu:0",
                      .unit = "sequences",
-                     .classes = 100});
+                     .metrics = class_metrics(100, "masked words")});
     reporter->step({.epoch = 1, .step = 10, .loss = 2, .lr = 0.1, .samples_per_second = 100});
-    reporter->evaluated({.epoch = 1, .step = 10, .loss = 0.5, .top1 = 0.75, .top5 = 1, .best = true});
+    reporter->evaluated({.epoch = 1, .step = 10, .loss = 0.5, .scores = scores(0.75, 1), .best = true});
   }
   std::string html = folder.get("report.html");
   EXPECT_NE(
@@ -203,8 +211,8 @@ TEST(ReportPage, OfTextHasNothingThatOnlyImagesHave) {
 TEST(ReportPage, OfManyClassesListsTheLowestRecalls) {
   ScratchFolder folder;
   auto page = report_page();
-  RunBegins run{.folder = folder.path(), .model = "m", .data = "d", .place = "cpu:0", .classes = 50};
-  EvaluationReport evaluation{.epoch = 3, .step = 20, .loss = 0.5, .top1 = 0.75, .top5 = 1};
+  RunBegins run{.folder = folder.path(), .model = "m", .data = "d", .place = "cpu:0", .metrics = class_metrics(50)};
+  EvaluationReport evaluation{.epoch = 3, .step = 20, .loss = 0.5, .scores = scores(0.75, 1)};
   evaluation.confusion.resize(50 * 50);
   for (size_t i = 0; i < 50; ++i) {
     run.class_names.push_back("class" + std::to_string(i));
@@ -225,7 +233,7 @@ TEST(TensorBoardLog, IsARowOfRecordsWithTagsStepsAndValues) {
   ScratchFolder folder;
   auto log = tensorboard_log();
   log->begin({.folder = folder.path(), .model = "m", .data = "d", .place = "cpu:0"});
-  log->step({.epoch = 1, .step = 300, .loss = 0.25, .top1 = 0.5, .lr = 0.1, .samples_per_second = 100});
+  log->step({.epoch = 1, .step = 300, .loss = 0.25, .scores = scores(0.5), .lr = 0.1, .samples_per_second = 100});
   log->end({});
   std::string file;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path()))

@@ -75,7 +75,7 @@ TEST(Resume, GoesOnByTheRunsOwnSettings) {
   const std::string before = folder.get("runs/1/config.yaml");
   const Course second = run({"resume=" + first.begin.folder.string()});
   EXPECT_EQ(all_notes(second), "");
-  EXPECT_EQ(second.end.best_top1, whole.end.best_top1);
+  EXPECT_EQ(second.end.best_score, whole.end.best_score);
   EXPECT_EQ(second.steps.back().loss, whole.steps.back().loss);
   EXPECT_EQ(folder.get("runs/1/config.yaml"), before);
   EXPECT_EQ(before.find("resume"), std::string::npos) << before;
@@ -127,7 +127,7 @@ TEST(Resume, ACompleteRunSaysSoAndChangesNothing) {
   for (const Words& more : {Words{resume}, Words{resume, "lr=0.5", "batch_size=7"}, Words{resume, "steps=3"}}) {
     const Course again = run(more);
     EXPECT_TRUE(again.end.was_complete);
-    EXPECT_EQ(again.end.best_top1, first.end.best_top1);
+    EXPECT_EQ(again.end.best_score, first.end.best_score);
     EXPECT_EQ(again.told, 0);
     EXPECT_NE(all_notes(again).find("is complete: 15 steps, 1 epochs; nothing was done or changed"), std::string::npos)
         << all_notes(again);
@@ -208,7 +208,7 @@ TEST(Resume, AnywayGoesOnAndTheLogSaysSo) {
 TEST(Resume, BestScoresCountOnTheSameTestDataOnly) {
   ScratchFolder folder;
   const Course first = run(settings(folder, {"epochs=4", "lr=0.005"}));
-  ASSERT_GT(first.end.best_top1, 0.3);
+  ASSERT_GT(first.end.best_score, 0.3);
   fs::copy(folder / "digits", folder / "others");
   const std::string name = "others/t10k-images-idx3-ubyte";
   std::string images = folder.get(name);
@@ -218,8 +218,8 @@ TEST(Resume, BestScoresCountOnTheSameTestDataOnly) {
   EXPECT_ERROR(run({resume, data, "epochs=5"}), ConfigError, "the test data was 41 samples");
   const Course second = run({resume, data, "epochs=5", "resume_anyway=true"});
   EXPECT_NE(all_notes(second).find("the scores so far are of other test data"), std::string::npos);
-  EXPECT_LT(second.end.best_top1, first.end.best_top1);
-  EXPECT_EQ(second.end.best_top1, second.evaluations.at(0).top1);
+  EXPECT_LT(second.end.best_score, first.end.best_score);
+  EXPECT_EQ(second.end.best_score, second.evaluations.at(0).headline());
   EXPECT_TRUE(second.evaluations.at(0).best);
 }
 

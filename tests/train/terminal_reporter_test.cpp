@@ -114,22 +114,27 @@ TEST(Terminal, TheLineMovesTwiceASecondWhileTheFirstStepIsCompiled) {
 }
 
 TEST(WhatToTryNext, FitsTheRun) {
-  auto next = [](const std::string& model, const std::string& data, const std::string& unit) {
-    return what_to_try_next({.folder = "runs/7", .model = model, .data = data, .place = "cpu", .unit = unit});
+  auto next = [](const std::string& model, const std::string& data) {
+    const bool is_text = model == "bert_mini";
+    return what_to_try_next({.folder = "runs/7",
+                             .model = model,
+                             .data = data,
+                             .place = "cpu",
+                             .predict_hint = is_text ? "\"a sentence with [MASK] in it\"" : "IMAGE",
+                             .data_hint = is_text ? "text of yours" : "pictures of yours"});
   };
   auto expect = [](const std::string& found, const std::string& part) {
     EXPECT_NE(found.find(part), std::string::npos) << found;
   };
-  expect(next("mnist_cnn", "generated glyphs", "images"), "model=resnet18_small");
-  expect(next("resnet18_small", "generated glyphs", "images"),
-         "model=resnet18_small data=FOLDER, with pictures of yours");
-  expect(next("resnet18", "photos", "images"), "bonfire predict runs/7 IMAGE");
-  expect(next("bert_mini", "generated sentences", "sequences"),
-         "bonfire train runs/7/config.yaml data=FOLDER, with text");
+  expect(next("mnist_cnn", "generated glyphs"), "model=resnet18_small");
+  expect(next("resnet18_small", "generated glyphs"), "model=resnet18_small data=FOLDER, with pictures of yours");
+  expect(next("resnet18", "photos"), "bonfire predict runs/7 IMAGE");
+  expect(next("bert_mini", "generated sentences"), "bonfire train runs/7/config.yaml data=FOLDER, with text");
   ::setenv("BONFIRE_CALLED_AS", "./bonfire", 1);
-  expect(next("resnet18", "photos", "images"), "./bonfire predict runs/7 IMAGE");
+  expect(next("resnet18", "photos"), "./bonfire predict runs/7 IMAGE");
   ::unsetenv("BONFIRE_CALLED_AS");
-  expect(next("bert_mini", "books", "sequences"), "bonfire predict runs/7 \"a sentence with [MASK] in it\"");
+  expect(next("bert_mini", "books"), "bonfire predict runs/7 \"a sentence with [MASK] in it\"");
+  EXPECT_EQ(what_to_try_next({.folder = "runs/7", .model = "Net", .data = "the program's data", .place = "cpu"}), "");
 }
 
 }  // namespace

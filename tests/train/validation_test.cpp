@@ -64,12 +64,12 @@ TEST(Validation, ChoosesTheBestOnWhatIsHeldBackAndTestsItOnce) {
   EXPECT_EQ(seen_on(course), (std::vector{On::validation, On::validation, On::validation, On::test}));
   double best = 0;
   for (const EvaluationReport& report : course.evaluations)
-    if (report.on == On::validation) best = std::max(best, report.top1);
-  EXPECT_EQ(course.end.best_top1, best);
-  EXPECT_EQ(course.end.last_top1, course.evaluations[2].top1);
-  EXPECT_EQ(course.end.test_top1, course.evaluations[3].top1);
-  EXPECT_EQ(Trainer(load_config(course.begin.folder / "config.yaml")).evaluate(course.end.weights).top1,
-            course.end.test_top1);
+    if (report.on == On::validation) best = std::max(best, report.headline());
+  EXPECT_EQ(course.end.best_score, best);
+  EXPECT_EQ(course.end.last_score, course.evaluations[2].headline());
+  EXPECT_EQ(course.end.test_score, course.evaluations[3].headline());
+  EXPECT_EQ(Trainer(load_config(course.begin.folder / "config.yaml")).evaluate(course.end.weights).headline(),
+            course.end.test_score);
   const std::string page = text_of(course.begin.folder / "report.html");
   for (const char* part : {"to validate, 41 to test", "on 41 test images, evaluated once, with the best weights",
                            "chosen on the validation images", ">validation</text>", "Test images"})
@@ -81,9 +81,9 @@ TEST(Validation, TestsTheBestWeightsWhereTheyAreNotTheLastAndKeepsTheLast) {
   ScratchFolder folder, without;
   const Words worse{"milestones=[2]", "gamma=300"};
   Course course = train(folder, worse);
-  ASSERT_GT(course.end.best_top1, course.end.last_top1 + 0.1);
-  EXPECT_EQ(Trainer(load_config(course.begin.folder / "config.yaml")).evaluate(course.end.weights).top1,
-            course.end.test_top1);
+  ASSERT_GT(course.end.best_score, course.end.last_score + 0.1);
+  EXPECT_EQ(Trainer(load_config(course.begin.folder / "config.yaml")).evaluate(course.end.weights).headline(),
+            course.end.test_score);
   // The last weights are as if nobody had looked at the test data.
   Course longer = train(without, [&] {
     Words more = worse;
@@ -98,11 +98,11 @@ TEST(Validation, IsTheSameAfterAResumeAndTestsOnceThen) {
   ScratchFolder folder, other;
   Course expected = train(folder, {"log_freq=1"}), first = train(other, {"log_freq=1"}, 5);
   ASSERT_TRUE(first.end.interrupted);
-  EXPECT_EQ(first.end.test_top1, std::nullopt);
+  EXPECT_EQ(first.end.test_score, std::nullopt);
   Course second = train(other, {"log_freq=1", "resume=" + first.begin.folder.string()});
   EXPECT_EQ(seen_on(second), seen_on(expected));
-  EXPECT_EQ(second.end.test_top1, expected.end.test_top1);
-  EXPECT_EQ(second.end.best_top1, expected.end.best_top1);
+  EXPECT_EQ(second.end.test_score, expected.end.test_score);
+  EXPECT_EQ(second.end.best_score, expected.end.best_score);
   EXPECT_EQ(text_of(second.end.weights), text_of(expected.end.weights));
 }
 

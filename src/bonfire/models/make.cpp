@@ -34,19 +34,20 @@ Options filled(const ModelOptions& given) {
 
 template <class M>
 Model erased(const M& model) {
-  return Model(model, [model](const Tensor& input) -> std::vector<Tensor> {
-    if constexpr (std::is_same_v<M, TwoHeaded>) {
+  if constexpr (std::is_same_v<M, TwoHeaded>) {
+    return Model(model, [model](const Tensor& input) -> std::vector<Tensor> {
       TwoHeadedResult result = model(input);
       return {result.cls, result.box};
-    } else {
-      return {model(input)};
-    }
-  });
+    });
+  } else {
+    return Model(model);
+  }
 }
 
 struct Entry {
   const char* name;
   Model (*make)(const ModelOptions&);
+  const char* task = "image_classification";
 };
 
 template <class Options, auto Function>
@@ -72,11 +73,18 @@ constexpr Entry kModels[] = {
     {"resnet50", make_with<ResNetOptions, resnet50>},
     {"resnet101", make_with<ResNetOptions, resnet101>},
     {"resnet18_small", make_with<ResNetOptions, resnet18_small>},
-    {"two_headed", make_with<TwoHeadedOptions, two_headed>},
-    {"lstm_classifier", make_with<LstmClassifierOptions, lstm_classifier>},
-    {"bert_mini", make_with<BertOptions, bert_mini>},
-    {"bert_base", make_with<BertOptions, bert_base>},
+    {"two_headed", make_with<TwoHeadedOptions, two_headed>, "boxes"},
+    {"lstm_classifier", make_with<LstmClassifierOptions, lstm_classifier>, "sequence_classification"},
+    {"bert_mini", make_with<BertOptions, bert_mini>, "masked_words"},
+    {"bert_base", make_with<BertOptions, bert_base>, "masked_words"},
 };
+
+const Entry& entry_of(std::string_view name) {
+  for (const Entry& entry : kModels)
+    if (name == entry.name) return entry;
+  throw_error<ConfigError>("[models] there is no model called '{}'; did you mean '{}'?", name,
+                           base::nearest(name, names()));
+}
 
 }  // namespace
 
@@ -90,11 +98,7 @@ std::vector<std::string> names() {
   return result;
 }
 
-Model make(std::string_view name, const ModelOptions& options) {
-  for (const Entry& entry : kModels)
-    if (name == entry.name) return entry.make(options);
-  throw_error<ConfigError>("[models] there is no model called '{}'; did you mean '{}'?", name,
-                           base::nearest(name, names()));
-}
+Model make(std::string_view name, const ModelOptions& options) { return entry_of(name).make(options); }
+std::string_view task_of(std::string_view name) { return entry_of(name).task; }
 
 }  // namespace bonfire::models

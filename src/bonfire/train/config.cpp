@@ -416,7 +416,8 @@ std::string print_any(const T& value, std::string_view empty) {
 
 class YamlWriter {
  public:
-  explicit YamlWriter(const Config& config) : has_momentum_(has_momentum(config)) {}
+  YamlWriter(const Config& config, std::span<const std::string_view> without)
+      : without_(without), has_momentum_(has_momentum(config)) {}
 
   void section(std::string_view title) {
     text_ += fmt::format("{}# {}\n", text_.empty() ? "" : "\n", title);
@@ -425,6 +426,7 @@ class YamlWriter {
 
   template <class T>
   void key(std::string_view name, const T& value, std::string_view, const KeyOptions& options) {
+    if (std::ranges::find(without_, name) != without_.end()) return;
     if (name == "momentum" && !has_momentum_) return;  // an optimizer without one refuses it
     const std::string text = print_any(value, options.empty);
     // A run's configuration is the run's, whichever way it was gone on with.
@@ -441,6 +443,7 @@ class YamlWriter {
 
  private:
   std::string text_;
+  std::span<const std::string_view> without_;
   bool nested_ = false, has_momentum_;
 };
 
@@ -542,8 +545,8 @@ std::vector<Device> places_of(const Config& config) {
   return places;
 }
 
-std::string to_yaml(const Config& config) {
-  YamlWriter writer(config);
+std::string to_yaml(const Config& config, std::span<const std::string_view> without) {
+  YamlWriter writer(config, without);
   visit_keys(config, writer);
   return writer.take();
 }

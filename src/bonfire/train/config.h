@@ -92,7 +92,8 @@ Config parse_config_of_run(const std::string& yaml, const std::string& name);
 // The devices that `place` names. ConfigError for what is no device, and for several of them in several processes.
 std::vector<Device> places_of(const Config& config);
 
-std::string to_yaml(const Config& config);  // every key; parse_config gives the same Config back
+// Every key but those that are left out; parse_config gives the same Config back.
+std::string to_yaml(const Config& config, std::span<const std::string_view> without = {});
 // Every key with its value as it is written there.
 std::vector<std::pair<std::string, std::string>> settings_of(const Config& config);
 std::string config_reference();  // docs/configuration.md

@@ -39,7 +39,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.section("Data");
   visit.key(
       "data", c.data,
-      "`generated` (what is built in: drawn digits, or sentences where the model reads text), or a folder: MNIST's "
+      "`generated` (what is built in: drawn digits, sentences where the model reads text, digits with boxes for "
+      "two_headed, sequences of symbols for lstm_classifier), or a folder: MNIST's "
       "four IDX files, plain or gzipped, CIFAR's binary files, pictures (train/CLASS/NAME.jpg and "
       "val/CLASS/NAME.jpg, or CLASS/NAME.jpg; .jpeg, .png), record shards (`bonfire data pack`), or text (vocab.txt, "
       "train.txt, test.txt)",
@@ -56,7 +57,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("image_size", c.image_size,
             "height and width images are brought to; auto: as they are, pictures in folders 224",
             {.least = 1, .most = 65535});
-  visit.key("seq_length", c.seq_length, "text: tokens of a sequence", {.least = 8, .most = 512});
+  visit.key("seq_length", c.seq_length, "text and sequences: tokens of one", {.least = 8, .most = 512});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
   visit.key("batch_size", c.batch_size,
             "samples a step, of each rank; where place names several devices: of all together", some);

@@ -56,8 +56,8 @@ std::string describe_data(const OpenedData& data) {
   std::string text = fmt::format("data {}: {} to train on, {} to test, {} classes\n", data.title, data.train->size(),
                                  data.test->size(), data.classes);
   if (!data.passed_over.empty()) text += fmt::format("  passed over: {}\n", data.passed_over);
-  if (data.is_text()) return text;
-  text += fmt::format("  images u8 {}; {}\n", to_string(data.image), data.pixels);
+  if (!data.pixels.empty()) text += fmt::format("  images u8 {}; {}\n", to_string(data.image), data.pixels);
+  if (data.class_names.empty()) return text;
   const std::vector<int64_t> train = data::count_labels(*data.train, data.classes),
                              test = data::count_labels(*data.test, data.classes);
   for (size_t i = 0; i < train.size(); ++i)

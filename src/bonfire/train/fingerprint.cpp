@@ -65,8 +65,10 @@ Fingerprint fingerprint_of(const Config& config, const OpenedData& data) {
 json to_json(const Fingerprint& print) {
   json settings = json::object();
   for (const auto& [key, value] : print.settings) settings[key] = value;
-  return {{"settings", settings},          {"data", print.data},          {"classes", print.classes},
-          {"train", to_json(print.train)}, {"test", to_json(print.test)}, {"version", print.version}};
+  json words{{"settings", settings},          {"data", print.data},          {"classes", print.classes},
+             {"train", to_json(print.train)}, {"test", to_json(print.test)}, {"version", print.version}};
+  if (!print.own.empty()) words["own"] = print.own;
+  return words;
 }
 
 Fingerprint fingerprint_from(const json& words) {
@@ -74,7 +76,8 @@ Fingerprint fingerprint_from(const json& words) {
                     .classes = words.at("classes"),
                     .version = words.at("version"),
                     .train = content_from(words.at("train")),
-                    .test = content_from(words.at("test"))};
+                    .test = content_from(words.at("test")),
+                    .own = words.value("own", "")};
   for (const auto& [key, value] : words.at("settings").items()) print.settings.emplace_back(key, value);
   return print;
 }
@@ -103,6 +106,8 @@ std::vector<std::string> other_experiment(const Fingerprint& before, const Finge
     if (is_of_the_experiment(key) && found != old.end() && found->second != value)
       differences.push_back(fmt::format("{} was {} and is {}", key, found->second, value));
   }
+  if (before.own != now.own)
+    differences.push_back(fmt::format("the program trained {} and trains {}", before.own, now.own));
   auto compare = [&](const char* part, const DataContent& was, const DataContent& is) {
     if (was == is) return;
     differences.push_back(fmt::format("the {} data was {} of {} and is {} of {}", part, in_words(was), before.data,
@@ -126,7 +131,8 @@ Fingerprint::Values shared_settings(const Config& config) {
 Fingerprint::Values shared_data(const Fingerprint& print) {
   return {{"the training data", in_words(print.train)},
           {"the test data", in_words(print.test)},
-          {"the classes", print.classes}};
+          {"the classes", print.classes},
+          {"the program's model and task", print.own}};
 }
 
 }  // namespace bonfire::train

@@ -20,6 +20,7 @@ struct Fingerprint {
   Values settings = {};                               // every key, but for where the run is kept
   std::string data = {}, classes = {}, version = {};  // data: where it is; classes: how many, and a hash of their names
   DataContent train = {}, test = {};
+  std::string own = {};  // of a program's own parts: the model with a hash over its structure, and the task
 };
 
 Fingerprint fingerprint_of(const Config& config, const OpenedData& data);

@@ -18,6 +18,7 @@ class MetricsLog final : public Reporter {
   void begin(const RunBegins& run) override {
     path_ = run.folder / "metrics.jsonl";
     chosen_on_ = name_of(run.validates() ? EvaluationReport::On::validation : EvaluationReport::On::test);
+    headline_ = run.headline().name;
     if (run.first_step > 0) cut_back(run.first_step);
     log_ = base::LogFile(path_, base::LogFile::Begin::at_the_end);
     json event{{"event", "begin"},   {"step", run.first_step},       {"model", run.model},
@@ -36,32 +37,28 @@ class MetricsLog final : public Reporter {
                {"samples_per_second", report.samples_per_second},
                {"data_wait", report.data_wait},
                {"communication_wait", report.communication_wait}};
-    if (report.top1) event["top1"] = *report.top1;
+    for (const Score& one : report.scores) event[one.metric.name] = one.value;
     if (!report.communication_waits.empty()) event["communication_waits"] = report.communication_waits;
     write(event);
   }
   void evaluated(const EvaluationReport& report) override {
-    write({{"event", "evaluation"},
-           {"on", name_of(report.on)},
-           {"epoch", report.epoch},
-           {"ends_epoch", report.ends_epoch},
-           {"step", report.step},
-           {"loss", report.loss},
-           {"top1", report.top1},
-           {"top5", report.top5},
-           {"best", report.best}});
+    json event{
+        {"event", "evaluation"}, {"on", name_of(report.on)}, {"epoch", report.epoch}, {"ends_epoch", report.ends_epoch},
+        {"step", report.step},   {"loss", report.loss},      {"best", report.best}};
+    for (const Score& one : report.scores) event[one.metric.name] = one.value;
+    write(event);
   }
   void note(const std::string&) override {}
   void end(const RunEnds& run) override {
     json event{{"event", "end"},
-               {"best_top1", run.best_top1},
-               {"last_top1", run.last_top1},
+               {"best_" + headline_, run.best_score},
+               {"last_" + headline_, run.last_score},
                {"chosen_on", chosen_on_},
                {"seconds", run.seconds},
                {"interrupted", run.interrupted},
                {"stopped_early", run.stopped_early},
                {"checkpoint", run.checkpoint.string()}};
-    if (run.test_top1) event["test_top1"] = *run.test_top1;
+    if (run.test_score) event["test_" + headline_] = *run.test_score;
     write(event);
   }
   std::string take_warning() override { return not_cut_.empty() ? log_.take_warning() : std::exchange(not_cut_, {}); }
@@ -88,7 +85,7 @@ class MetricsLog final : public Reporter {
 
   std::filesystem::path path_;
   base::LogFile log_;
-  std::string chosen_on_, not_cut_;
+  std::string chosen_on_, headline_, not_cut_;
 };
 
 }  // namespace

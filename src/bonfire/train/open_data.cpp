@@ -14,6 +14,7 @@
 #include "bonfire/data/source.h"
 #include "bonfire/data/text.h"
 #include "bonfire/train/image_transforms.h"
+#include "bonfire/train/known_tasks.h"
 #include "bonfire/train/number_text.h"
 
 namespace bonfire::train {
@@ -42,12 +43,13 @@ void take_given_pixels(const Config& config, OpenedData& data) {
   take("deviation", config.deviation, data.deviation);
 }
 
+}  // namespace
+
 void note_content(OpenedData& data) {
   data.train_content = content_of(*data.train);
   data.test_content = content_of(*data.test);
 }
 
-// As measured, but for what is given.
 void set_pixels(const Config& config, const data::Dataset& images, int64_t most, OpenedData& data) {
   if (config.mean && config.deviation) {
     data.mean.resize(static_cast<size_t>(data.image[2]));
@@ -67,12 +69,11 @@ void set_pixels(const Config& config, const data::Dataset& images, int64_t most,
                                                             grouped(found.images), grouped(count)));
 }
 
-// Before anything is measured on what is trained on.
 void hold_back(const Config& config, OpenedData& data) {
   if (config.validation_share == 0) return;
   const int64_t all = data.train->size();
-  data::HeldOut parts =
-      data::hold_out(data.train, {.share = config.validation_share, .seed = config.seed, .by_class = !data.is_text()});
+  data::HeldOut parts = data::hold_out(
+      data.train, {.share = config.validation_share, .seed = config.seed, .by_class = !data.class_names.empty()});
   if (parts.held->size() == 0)
     throw_error<ConfigError>(
         "[data] validation_share is {}: of the {} training samples of {} none would be held back, "
@@ -81,6 +82,8 @@ void hold_back(const Config& config, OpenedData& data) {
   data.train = parts.kept;
   data.validation = parts.held;
 }
+
+namespace {
 
 // Training and test images go the way that the settings say.
 void transform_images(const Config& config, OpenedData& data) {
@@ -111,6 +114,8 @@ void open_pictures(const Config& config, OpenedData& data) {
   data.classes = static_cast<int64_t>(data.class_names.size());
 }
 
+}  // namespace
+
 void refuse_image_settings(const Config& config) {
   const std::pair<const char*, bool> given[] = {{"train_file", !config.train_file.empty()},
                                                 {"test_file", !config.test_file.empty()},
@@ -128,7 +133,8 @@ void refuse_image_settings(const Config& config) {
                                                 {"deviation", config.deviation.has_value()}};
   for (const auto& [name, is_given] : given)
     if (is_given)
-      throw_error<ConfigError>("[data] {} is for images, and {} reads text; leave it out", name, config.model);
+      throw_error<ConfigError>("[data] {} is for images, and {} reads {}; leave it out", name, config.model,
+                               known_task_of(config.model).reads);
 }
 
 void refuse_text_settings(const Config& config) {
@@ -136,37 +142,17 @@ void refuse_text_settings(const Config& config) {
                                                 {"lower_case", config.lower_case != Config{}.lower_case}};
   for (const auto& [name, is_given] : given)
     if (is_given)
-      throw_error<ConfigError>("[data] {} is for text, and {} reads images; leave it out", name, config.model);
+      throw_error<ConfigError>("[data] {} is for text, and {} reads {}; leave it out", name, config.model,
+                               known_task_of(config.model).reads);
 }
 
-// vocab.txt, train.txt and test.txt of the folder; or the sentences that are built in.
-OpenedData open_text(const Config& config) {
-  refuse_image_settings(config);
-  OpenedData data;
-  bool is_generated = config.data == "generated";
-  std::filesystem::path folder = config.data;
-  data::WordPiece pieces = open_vocabulary(config);
-  auto load = [&](Split split) {
-    if (is_generated) {
-      int64_t lines = split == Split::train ? 16000 : 2000;
-      return data::text_of_lines(data::sentences(split, lines), pieces, config.seq_length, "the generated text");
-    }
-    return data::load_text(data::text_file(folder, split), pieces, config.seq_length);
-  };
-  data.title = is_generated ? "generated sentences" : config.data;
-  data.train = load(Split::train);
-  data.test = load(Split::test);
-  note_content(data);
-  data.classes = data.vocabulary = pieces.size();
-  hold_back(config, data);
-  data.train_transform = data::mask_tokens(pieces, {.every_epoch = true});
-  data.test_transform = data::mask_tokens(pieces);
-  return data;
+void require_generated(const Config& config, const std::string& built_in) {
+  if (!config.train_file.empty() || config.data != "generated")
+    throw_error<ConfigError>(
+        "[data] {} learns from {}, which are built in, and there is no other data for it here: leave data out (it is "
+        "'{}'); a program of your own can give it any (docs/tasks.md)",
+        config.model, built_in, config.train_file.empty() ? config.data : config.train_file);
 }
-
-}  // namespace
-
-bool reads_text(const Config& config) { return config.model.starts_with("bert_"); }
 
 data::WordPiece open_vocabulary(const Config& config) {
   data::WordPieceOptions reading{.lower_case = config.lower_case};
@@ -174,15 +160,8 @@ data::WordPiece open_vocabulary(const Config& config) {
   return data::WordPiece::load(std::filesystem::path(config.data) / "vocab.txt", reading);
 }
 
-OpenedData open_data(const Config& config) {
-  bool model_reads_text = reads_text(config);
-  if (bool text = data::is_text(config.data); config.data != "generated" && text != model_reads_text)
-    throw_error<ConfigError>("[data] {} reads {}, {} {}; choose another model or other data", config.model,
-                             model_reads_text ? "text" : "images", config.data,
-                             text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)");
-  if (model_reads_text) return open_text(config);
+void open_images(const Config& config, OpenedData& data) {
   refuse_text_settings(config);
-  OpenedData data;
   bool split_by_share = false;
   if (config.data == "generated" && config.train_file.empty() && config.test_file.empty()) {
     data.title = "generated glyphs";
@@ -220,7 +199,34 @@ OpenedData open_data(const Config& config) {
   note_content(data);
   hold_back(config, data);
   transform_images(config, data);
-  return data;
+  data.model = {.classes = data.classes, .in_channels = data.image[2]};
+  data.sample_bytes = 5 * static_cast<double>(data.image.count());
+}
+
+namespace {
+
+// "bert_mini, bert_base": those that can learn from it.
+std::string models_that_read(std::string_view what) {
+  std::vector<std::string> fitting;
+  for (const std::string& name : models::names())
+    if (known_task_of(name).reads == what) fitting.push_back(name);
+  return fmt::format("{}", fmt::join(fitting, ", "));
+}
+
+}  // namespace
+
+OpenedData open_data(const Config& config) {
+  const KnownTask& task = known_task_of(config.model);
+  const std::string_view reads = task.reads;
+  if (config.data != "generated" && config.train_file.empty()) {
+    const bool is_text = data::is_text(config.data);
+    if (is_text != (reads == "text") && (is_text || reads == "text"))
+      throw_error<ConfigError>("[data] {} reads {}, {} {}; choose other data, or a model that it is for ({})",
+                               config.model, reads, config.data,
+                               is_text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)",
+                               models_that_read(is_text ? "text" : "images"));
+  }
+  return task.open(config);
 }
 
 }  // namespace bonfire::train

@@ -53,6 +53,10 @@ std::string split_of(const RunBegins& run, const StepReport& report) {
   return text;
 }
 
+std::string brief(const Score& score) {  // "acc 91.12 %"
+  return score.metric.in_a_line() + " " + value_in_words(score.metric, score.value);
+}
+
 std::string speed_of(const RunBegins& run, const StepReport& report) {
   return fmt::format("{} {}/s", grouped(static_cast<int64_t>(report.samples_per_second)), run.unit);
 }
@@ -102,7 +106,7 @@ std::string progress_line(const LineFacts& facts, size_t width) {
       count(steps_of(facts));
       if (!facts.report) break;
       parts.push_back({fmt::format("loss {:.4f}", facts.report->loss), 5});
-      if (facts.report->top1) parts.push_back({"acc " + percent(*facts.report->top1), 7});
+      if (!facts.report->scores.empty()) parts.push_back({brief(facts.report->scores[0]), 7});
       parts.push_back({speed_of(facts.run, *facts.report), 8});
       parts.push_back({split_of(facts.run, *facts.report), 9});
   }
@@ -114,7 +118,7 @@ std::string report_line(const LineFacts& facts) {
   const StepReport& report = *facts.report;
   std::string line = fmt::format("{}step {}: loss {:.4f}", facts.run.counts_epochs() ? head_of(facts) + ", " : "",
                                  count_text(steps_of(facts)), report.loss);
-  if (report.top1) line += "  acc " + percent(*report.top1);
+  if (!report.scores.empty()) line += kGap + brief(report.scores[0]);
   line += kGap + speed_of(facts.run, report) + kGap + split_of(facts.run, report);
   return line + (facts.seconds_left ? "  ETA " + duration(*facts.seconds_left) : "");
 }

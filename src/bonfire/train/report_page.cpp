@@ -79,7 +79,7 @@ class ReportPage final : public Reporter {
   // What earlier parts of a resumed run wrote is there too.
   void read_metrics() {
     train_loss_ = {"training", {}, {}}, test_loss_ = {evaluated_on(), {}, {}};
-    train_top1_ = {"training", {}, {}}, test_top1_ = {evaluated_on(), {}, {}};
+    train_score_ = {"training", {}, {}}, test_score_ = {evaluated_on(), {}, {}};
     computing_ = {"compute", {}, {}}, data_wait_ = {"data", {}, {}}, communication_ = {"communication", {}, {}};
     rate_ = {"rate", {}, {}}, speed_ = {run_.unit + "/s", {}, {}};
     when_.clear();
@@ -93,7 +93,7 @@ class ReportPage final : public Reporter {
       if (event.value("event", "") == "step") read_step(event);
       if (event.value("event", "") != "evaluation" || event.value("on", "test") != evaluated_on()) continue;
       add(test_loss_, event, "loss");
-      add(test_top1_, event, "top1");
+      add(test_score_, event, metric().name.c_str());
       when_.push_back(when_of({.epoch = event.value("epoch", int64_t{0}),
                                .step = event.value("step", int64_t{0}),
                                .ends_epoch = event.value("ends_epoch", true)}));
@@ -102,7 +102,7 @@ class ReportPage final : public Reporter {
 
   void read_step(const nlohmann::json& event) {
     add(train_loss_, event, "loss");
-    if (event.contains("top1")) add(train_top1_, event, "top1");  // text has none
+    if (event.contains(metric().name)) add(train_score_, event, metric().name.c_str());
     add(rate_, event, "lr");
     add(speed_, event, "samples_per_second");
     add(data_wait_, event, "data_wait");
@@ -120,12 +120,17 @@ class ReportPage final : public Reporter {
 
   // Of the evaluations so far. There is one at least when a page is written after the first.
   size_t best() const {
-    return static_cast<size_t>(std::max_element(test_top1_.y.begin(), test_top1_.y.end()) - test_top1_.y.begin());
+    auto worse = [metric = metric()](double a, double b) { return metric.is_better(b, a); };
+    return static_cast<size_t>(std::max_element(test_score_.y.begin(), test_score_.y.end(), worse) -
+                               test_score_.y.begin());
   }
+  Metric metric() const { return run_.headline(); }
+  std::string in_words(double value) const { return value_in_words(metric(), value); }
+  Numbers numbers() const { return metric().unit == Metric::Unit::share ? Numbers::share : Numbers::loss; }
 
   std::string title() const {
     std::string text = run_.model + " on " + run_.data;
-    if (!test_top1_.y.empty()) text += ": " + percent(headline());
+    if (!test_score_.y.empty()) text += ": " + in_words(headline());
     return text + " (Bonfire)";
   }
 
@@ -134,20 +139,21 @@ class ReportPage final : public Reporter {
     return name_of(run_.validates() ? EvaluationReport::On::validation : EvaluationReport::On::test);
   }
   std::optional<double> tested() const {  // of the best weights, once
-    if (run_.validates() && last_.on == EvaluationReport::On::test && last_.step > 0) return last_.top1;
-    return ended_.test_top1;
+    if (run_.validates() && last_.on == EvaluationReport::On::test && last_.step > 0) return last_.headline();
+    return ended_.test_score;
   }
-  double headline() const { return tested().value_or(test_top1_.y.back()); }
+  double headline() const { return tested().value_or(test_score_.y.back()); }
 
   std::string heading() const {
     std::string steps = run_.counts_epochs() ? fmt::format("{} of {}", plural(run_.epochs, "epoch"),
                                                            plural(run_.steps_per_epoch, "step"))
                                              : plural(run_.total_steps, "step");
     std::string text =
-        fmt::format("<h1>{} on {}</h1><p>{} {} to train on, {}{} to test; {} of {} {} on {}</p>\n",
-                    escape_html(run_.model), escape_html(run_.data), grouped(run_.train_samples), run_.unit,
-                    run_.validates() ? grouped(run_.validation_samples) + " to validate, " : "",
-                    grouped(run_.test_samples), steps, grouped(run_.batch_size * run_.ranks), run_.unit,
+        fmt::format("<h1>{} on {}</h1><p>{} {} to train on{}{}; {} of {} {} on {}</p>\n", escape_html(run_.model),
+                    escape_html(run_.data), grouped(run_.train_samples), escape_html(run_.unit),
+                    run_.validates() ? fmt::format(", {} to validate", grouped(run_.validation_samples)) : "",
+                    run_.test_samples > 0 ? fmt::format(", {} to test", grouped(run_.test_samples)) : "", steps,
+                    grouped(run_.batch_size * run_.ranks), escape_html(run_.unit),
                     escape_html(run_.ranks > 1 ? plural(run_.ranks, "rank") : run_.place));
     if (!run_.pixels.empty()) text += fmt::format("<p>Pixels: {}</p>\n", escape_html(run_.pixels));
     text += fmt::format("<p>Begun on {} by Bonfire {}", started_, escape_html(run_.version));
@@ -162,22 +168,25 @@ class ReportPage final : public Reporter {
       return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>", value, name);
     };
     std::string text = "<div class=\"tiles\">";
-    if (!test_top1_.y.empty()) {
-      const std::string top1 = run_.unit == "images" ? "top-1" : "top-1 of masked words";
+    if (!test_score_.y.empty()) {
+      const std::string name = escape_html(metric().in_full());
       auto at = [&](size_t i) { return fmt::format("<span class=\"whole\">{}</span>", when_[i]); };
       const size_t last = when_.size() - 1;
       if (std::optional<double> score = tested())
-        text += tile(percent(*score), fmt::format("{} on {} test {}, evaluated once, with the best weights", top1,
-                                                  grouped(run_.test_samples), run_.unit));
-      text += tile(percent(test_top1_.y.back()), fmt::format("last {} on {}, {}", top1, run_.chosen_on(), at(last)));
-      text += tile(percent(test_top1_.y[best()]),
-                   fmt::format("best {}, {}, chosen on {}", top1, at(best()),
+        text += tile(in_words(*score), fmt::format("{} on {} test {}, evaluated once, with the best weights", name,
+                                                   grouped(run_.test_samples), run_.unit));
+      text += tile(in_words(test_score_.y.back()), fmt::format("last {} on {}, {}", name, run_.chosen_on(), at(last)));
+      text += tile(in_words(test_score_.y[best()]),
+                   fmt::format("best {}, {}, chosen on {}", name, at(best()),
                                run_.validates() ? "the validation " + run_.unit : "the same test " + run_.unit));
-      if (run_.has_top5())
-        text += tile(percent(last_.top5),
-                     fmt::format("last top-5 on the {} {}, {}", name_of(last_.on), run_.unit, at(last)));
-      text += tile(value_text(test_loss_.y.back(), Numbers::loss),
-                   fmt::format("last {} loss, {}", evaluated_on(), at(last)));
+      for (size_t i = 1; i < last_.scores.size(); ++i)
+        if (const Score& one = last_.scores[i]; one.metric.shown)
+          text += tile(value_in_words(one.metric, one.value),
+                       fmt::format("last {} on the {} {}, {}", escape_html(one.metric.in_words()), name_of(last_.on),
+                                   run_.unit, at(last)));
+      if (!run_.metrics.empty())
+        text += tile(value_text(test_loss_.y.back(), Numbers::loss),
+                     fmt::format("last {} loss, {}", evaluated_on(), at(last)));
     }
     std::vector<double> speeds = speed_.y;
     std::sort(speeds.begin(), speeds.end());
@@ -190,9 +199,8 @@ class ReportPage final : public Reporter {
   }
 
   // The test curve with its best and its last point named, on the side where the training curve is not.
-  static Curve judged(Curve curve, size_t best, Numbers numbers) {
+  static Curve judged(Curve curve, size_t best, Numbers numbers, bool is_loss) {
     if (curve.y.empty()) return curve;
-    const bool is_loss = numbers == Numbers::loss;
     const std::string name = is_loss ? "lowest" : "best";
     auto mark = [&](size_t i, const std::string& named, double away) {
       const std::string text = fmt::format("{} {}", named, value_text(curve.y[i], numbers));
@@ -214,10 +222,11 @@ class ReportPage final : public Reporter {
     std::vector<Curve> times{computing_, data_wait_};
     if (run_.ranks > 1) times.push_back(communication_);
     return "<h2>Curves</h2>" + overfitting() + "<div class=\"charts\">" +
-           card(draw_chart({train_loss_, judged(test_loss_, lowest_loss(), Numbers::loss)},
+           card(draw_chart({train_loss_, judged(test_loss_, lowest_loss(), Numbers::loss, true)},
                            {"loss", "step", Numbers::loss, true})) +
-           card(draw_chart({train_top1_, judged(test_top1_, best(), Numbers::share)},
-                           {"accuracy", "step", Numbers::share})) +
+           (run_.metrics.empty() ? ""
+                                 : card(draw_chart({train_score_, judged(test_score_, best(), numbers(), false)},
+                                                   {metric().on_a_chart(), "step", numbers()}))) +
            card(draw_chart({rate_}, {"learning rate", "step", Numbers::plain, true})) +
            card(draw_chart({speed_}, {run_.unit + " a second", "step", Numbers::count})) +
            card(draw_chart(times, {"where the time goes", "step", Numbers::share})) + "</div>\n";
@@ -290,20 +299,31 @@ class ReportPage final : public Reporter {
   std::string predictions() const {
     if (last_.predictions.empty()) return {};
     const bool any_wrong = last_.predictions[0].predicted != last_.predictions[0].label;
-    std::string text = fmt::format("<h2>{} images{}, {}</h2><div class=\"pictures\">",
-                                   last_.on == EvaluationReport::On::test ? "Test" : "Validation",
-                                   any_wrong ? ": the most confident errors first" : "", when_of(last_));
-    for (const Prediction& p : last_.predictions) {
-      std::string caption = fmt::format("{} <span class=\"whole\">({})</span>", escape_html(class_name(p.predicted)),
-                                        whole_percent(p.probability));
-      if (p.predicted != p.label)
-        caption = fmt::format("<span class=\"wrong\">{}</span>, is {}", caption, escape_html(class_name(p.label)));
-      text += fmt::format(
-          "<figure class=\"card\"><img alt=\"{} image {}\" "
-          "src=\"data:image/png;base64,{}\"><figcaption>{}</figcaption></figure>\n",
-          name_of(last_.on), p.index, encode_base64(encoded_small(p.image)), caption);
-    }
-    return text + "</div>\n";
+    const bool pictures = !last_.predictions[0].image.bytes.empty();
+    std::string text =
+        fmt::format("<h2>{} {}{}, {}</h2>", last_.on == EvaluationReport::On::test ? "Test" : "Validation",
+                    escape_html(run_.unit), any_wrong ? ": the most confident errors first" : "", when_of(last_));
+    text += pictures ? "<div class=\"pictures\">"
+                     : "<div class=\"card fit scroll\"><table class=\"lines left\">"
+                       "<tr><th>sample</th><th>taken for</th></tr>\n";
+    for (const Prediction& p : last_.predictions) text += pictures ? picture(p) : line(p);
+    return text + (pictures ? "</div>\n" : "</table></div>\n");
+  }
+
+  std::string taken_for(const Prediction& p) const {
+    std::string text = fmt::format("{} <span class=\"whole\">({})</span>", escape_html(class_name(p.predicted)),
+                                   whole_percent(p.probability));
+    if (p.predicted == p.label) return text;
+    return fmt::format("<span class=\"wrong\">{}</span>, is {}", text, escape_html(class_name(p.label)));
+  }
+  std::string picture(const Prediction& p) const {
+    return fmt::format(
+        "<figure class=\"card\"><img alt=\"{} image {}\" "
+        "src=\"data:image/png;base64,{}\"><figcaption>{}</figcaption></figure>\n",
+        name_of(last_.on), p.index, encode_base64(encoded_small(p.image)), taken_for(p));
+  }
+  std::string line(const Prediction& p) const {
+    return fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape_html(p.words), taken_for(p));
   }
 
   // A model that says 95 % should be wrong one time in twenty.
@@ -409,7 +429,7 @@ class ReportPage final : public Reporter {
   EvaluationReport last_;
   RunEnds ended_;
   std::string started_, warning_, failure_;  // the last: why the page was not written
-  Curve train_loss_, test_loss_, train_top1_, test_top1_, rate_, speed_, computing_, data_wait_, communication_;
+  Curve train_loss_, test_loss_, train_score_, test_score_, rate_, speed_, computing_, data_wait_, communication_;
   std::vector<std::string> when_;           // of the evaluations: "epoch 3"
   std::vector<std::vector<double>> waits_;  // [reports][ranks]
 };

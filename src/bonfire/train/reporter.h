@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bonfire/data/dataset.h"
+#include "bonfire/train/metric.h"
 #include "bonfire/train/model_table.h"
 
 namespace bonfire::train {
@@ -21,7 +23,9 @@ struct RunBegins {
       0;                        // held back, on which the best weights are chosen; 0: they are chosen on the test data
   std::string unit = "images";  // what a sample is
   std::string pixels = {};      // what images are normalised by, in words; of text: empty
-  int64_t classes = 0;          // of images; of text, words
+  std::string task = {};        // "image classification"
+  std::vector<Metric> metrics = {};               // what evaluations tell; the first is the headline
+  std::string predict_hint = {}, data_hint = {};  // of the task: train/task.h
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
   int64_t steps_between_evaluations = 0;
   int64_t ranks = 1;                      // batch_size is of each
@@ -35,8 +39,8 @@ struct RunBegins {
 
   bool counts_epochs() const { return total_steps == epochs * steps_per_epoch; }  // else so many steps were asked for
   bool validates() const { return validation_samples > 0; }
-  std::string chosen_on() const;                 // "6,000 validation images": what the best weights are chosen on
-  bool has_top5() const { return classes > 5; }  // else every class would be among the first five
+  std::string chosen_on() const;  // "6,000 validation images": what the best weights are chosen on
+  Metric headline() const { return metrics.empty() ? loss_metric() : metrics[0]; }  // that they are chosen by
 };
 
 // What a run is doing. Told at every step and every batch of an evaluation: it must be cheap to take.
@@ -52,18 +56,24 @@ struct Progress {
 struct StepReport {
   int64_t epoch = 0, step = 0;  // both counted from 1, step through all epochs
   double loss = 0;
-  std::optional<double> top1 = {};  // share of the training samples; none of text, whose logits never exist as a whole
+  std::vector<Score> scores = {};  // on the training samples, of the first metrics or all; none of masked words
   double lr = 0, samples_per_second = 0;
   // Shares of the time, the mean of all ranks; the rest is computing.
   double data_wait = 0, communication_wait = 0;
   std::vector<double> communication_waits = {};  // [ranks], where there are several
 };
 
-// One test image and what the model takes it for.
+// After the last step of an epoch, and what was due then: an evaluation, a checkpoint.
+struct EpochReport {
+  int64_t epoch = 0, step = 0;  // both counted from 1
+};
+
+// One sample of an evaluation and what the model takes it for.
 struct Prediction {
   int64_t index = 0, label = 0, predicted = 0;
   double probability = 0;  // of what was predicted
-  data::Array image;       // u8 [H, W, C]
+  data::Array image = {};  // u8 [H, W, C], where it is one
+  std::string words = {};  // else what it is, in a line
 };
 
 struct EvaluationReport {
@@ -71,19 +81,25 @@ struct EvaluationReport {
   On on = On::test;  // with validation images: the test data only once, at the end, with the best weights
   int64_t epoch = 0, step = 0;
   bool ends_epoch = true;  // false: inside one
-  double loss = 0, top1 = 0, top5 = 0;
+  double loss = 0;
+  std::vector<Score> scores = {};  // the headline first
   bool best = false;
+  // Where the task has classes.
   std::vector<int64_t> confusion = {};  // [classes, classes]: how often a label (row) was taken for a class (column)
-  // [10]: predictions with a confidence below 10 %, 20 %, …, and how many of them are wrong; empty for text.
+  // [10]: predictions with a confidence below 10 %, 20 %, …, and how many of them are wrong.
   std::vector<int64_t> by_confidence = {}, wrong_by_confidence = {};
   std::vector<Prediction> predictions = {};  // some: the most confident of the wrong ones, then a few that are right
+
+  double headline() const { return scores.empty() ? loss : scores[0].value; }
+  double score(std::string_view name) const;  // of that metric; ConfigError naming those there are
 };
 
 struct RunEnds {
   std::filesystem::path checkpoint = {}, weights = {}, trace = {};  // trace: empty when none was asked for
-  double best_top1 = 0, last_top1 = 0, seconds = 0;                 // both on what the best weights are chosen on
-  std::optional<double> test_top1 = {};  // of the best weights, where they were chosen on other images
-  std::string samples = {};              // what the ledger proves (train/ledger.h)
+  double seconds = 0;
+  double best_score = 0, last_score = 0;  // by the headline metric, both on what the best weights are chosen on
+  std::optional<double> test_score = {};  // of the best weights, where they were chosen on other samples
+  std::string samples = {};               // what the ledger proves (train/ledger.h)
   bool interrupted = false, stopped_early = false;
   bool was_complete = false;  // before it was gone on with: nothing was done
 };
@@ -95,6 +111,7 @@ class Reporter {
   virtual void progress(const Progress& /*now*/) {}
   virtual void step(const StepReport& report) = 0;
   virtual void evaluated(const EvaluationReport& report) = 0;
+  virtual void epoch_ended(const EpochReport& /*report*/) {}
   virtual void note(const std::string& text) = 0;  // something a person should know
   virtual void end(const RunEnds& run) = 0;
 
@@ -104,10 +121,23 @@ class Reporter {
   virtual std::string missing() const { return {}; }  // after the end: what was not written; empty: nothing
 };
 
-const char* name_of(EvaluationReport::On on);         // "test", "validation"
-std::string when_of(const EvaluationReport& report);  // "epoch 3", or "step 500" inside one
+const char* name_of(EvaluationReport::On on);          // "test", "validation"
+std::string in_words(const EvaluationReport& report);  // "loss 0.0903, top-1 97.22 %, top-5 99.98 %"
+std::string samples_in_words(const RunBegins& run);    // "20,000 images, 4,000 to test"
+std::string when_of(const EvaluationReport& report);   // "epoch 3", or "step 500" inside one
 
-// What to do after a run, as a command or two that fit it.
+// A reporter of functions: a program's callbacks. Any of them may be missing. They are called by the first rank,
+// between steps; Trainer::request_stop() in one ends the run on all ranks.
+struct Callbacks {
+  std::function<void(const RunBegins&)> begin = {};
+  std::function<void(const StepReport&)> step = {};  // each log_freq steps, and after the first
+  std::function<void(const EvaluationReport&)> evaluation = {};
+  std::function<void(const EpochReport&)> epoch = {};
+  std::function<void(const RunEnds&)> end = {};
+};
+std::unique_ptr<Reporter> callbacks(Callbacks functions);
+
+// What to do after a run, as a command or two that fit it; empty: there is nothing.
 std::string what_to_try_next(const RunBegins& run);
 
 // A line that is drawn anew several times a second when stdout is a terminal, else a line now and then.

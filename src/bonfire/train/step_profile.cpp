@@ -72,7 +72,7 @@ std::shared_ptr<runtime::Plan> largest_plan() {
 StepSubject step_subject(const std::string& model, const SubjectOptions& options) {
   int64_t n = options.batch;
   Device place = options.place;
-  if (model.starts_with("bert")) {
+  if (models::task_of(model) == "masked_words") {
     constexpr int64_t kVocabulary = 30522, kLength = 128;                 // tokens
     auto every_token = [n](const Tensor& logits, const Tensor& tokens) {  // [N, T, V], [N, T]
       return cross_entropy(reshape(logits, {n * kLength, kVocabulary}), reshape(tokens, {n * kLength}));
@@ -80,7 +80,7 @@ StepSubject step_subject(const std::string& model, const SubjectOptions& options
     Tensor tokens = random_numbers({n, kLength}, kVocabulary, place);
     return on(place, {models::make(model), tokens, tokens, every_token});
   }
-  if (model.starts_with("lstm")) {
+  if (models::task_of(model) == "sequence_classification") {
     constexpr int64_t kVocabulary = 1000, kLength = 100, kClasses = 5;
     return on(place, {models::make(model, {.vocabulary = kVocabulary}),
                       random_numbers({n, kLength}, kVocabulary, place), random_numbers({n}, kClasses, place)});

@@ -53,7 +53,7 @@ class TensorBoardLog final : public Reporter {
   }
   void step(const StepReport& report) override {
     scalar("train/loss", report.step, report.loss);
-    if (report.top1) scalar("train/top1", report.step, *report.top1);
+    for (const Score& one : report.scores) scalar("train/" + one.metric.name, report.step, one.value);
     scalar("train/lr", report.step, report.lr);
     scalar("train/samples_per_second", report.step, report.samples_per_second);
     scalar("train/data_wait", report.step, report.data_wait);
@@ -62,8 +62,7 @@ class TensorBoardLog final : public Reporter {
   void evaluated(const EvaluationReport& report) override {
     const std::string on = name_of(report.on);
     scalar(on + "/loss", report.step, report.loss);
-    scalar(on + "/top1", report.step, report.top1);
-    scalar(on + "/top5", report.step, report.top5);
+    for (const Score& one : report.scores) scalar(fmt::format("{}/{}", on, one.metric.name), report.step, one.value);
   }
   void note(const std::string&) override {}
   void end(const RunEnds&) override {}

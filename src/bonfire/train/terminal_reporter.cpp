@@ -19,15 +19,18 @@ namespace {
 
 // The last evaluation first; and of the best, on what it was chosen.
 std::string scores_of(const RunBegins& run, const RunEnds& end) {
-  if (end.test_top1)
+  const Metric metric = run.headline();
+  auto text = [&](double value) { return value_in_words(metric, value); };
+  if (end.test_score)
     return fmt::format(
-        "top-1 {} on {} test {}, evaluated once; the best weights had {} (the last {}) on the {} they "
+        "{} {} on {} test {}, evaluated once; the best weights had {} (the last {}) on the {} they "
         "were chosen on",
-        percent(*end.test_top1), grouped(run.test_samples), run.unit, percent(end.best_top1), percent(end.last_top1),
-        run.chosen_on());
-  return fmt::format("top-1 {} on {}; {}, chosen on these {}", percent(end.last_top1), run.chosen_on(),
-                     end.last_top1 < end.best_top1 ? "the best had " + percent(end.best_top1) : "it is the best",
-                     run.unit);
+        metric.in_words(), text(*end.test_score), grouped(run.test_samples), run.unit, text(end.best_score),
+        text(end.last_score), run.chosen_on());
+  return fmt::format(
+      "{} {} on {}; {}, chosen on these {}", metric.in_words(), text(end.last_score), run.chosen_on(),
+      metric.is_better(end.best_score, end.last_score) ? "the best had " + text(end.best_score) : "it is the best",
+      run.unit);
 }
 
 // In a terminal a thread draws the line, so that it moves whatever the run is busy with.
@@ -40,10 +43,8 @@ class TerminalReporter final : public Reporter {
     facts_ = {.run = run, .now = {}};
     left_ = TimeLeft(run);
     started_ = since_ = seconds_now();
-    line(fmt::format("training {} ({} parameters) on {}: {} {}, {}{} to test", run.model, grouped(run.parameters),
-                     run.data, grouped(run.train_samples), run.unit,
-                     run.validates() ? grouped(run.validation_samples) + " to validate, " : "",
-                     grouped(run.test_samples)));
+    line(fmt::format("training {} ({} parameters) on {}: {}", run.model, grouped(run.parameters), run.data,
+                     samples_in_words(run)));
     line(fmt::format("{} of {} on {}",
                      run.counts_epochs()
                          ? fmt::format("{} of {}", plural(run.epochs, "epoch"), plural(run.steps_per_epoch, "step"))
@@ -81,9 +82,8 @@ class TerminalReporter final : public Reporter {
     const std::string when = once                ? "the best weights on the test data"
                              : report.ends_epoch ? fmt::format("epoch {}/{} done", report.epoch, run.epochs)
                                                  : fmt::format("step {} done", grouped(report.step));
-    line(fmt::format("{} after {}: {} loss {:.4f}, top-1 {}{}{}", when, duration(seconds_now() - started_),
-                     name_of(report.on), report.loss, percent(report.top1),
-                     run.has_top5() ? ", top-5 " + percent(report.top5) : "", report.best && !once ? "  (best)" : ""));
+    line(fmt::format("{} after {}: {} {}{}", when, duration(seconds_now() - started_), name_of(report.on),
+                     in_words(report), report.best && !once ? "  (best)" : ""));
   }
 
   void note(const std::string& text) override {
@@ -106,7 +106,7 @@ class TerminalReporter final : public Reporter {
     line("checkpoint  " + run.checkpoint.string());
     line("log         " + (began.folder / "metrics.jsonl").string());
     if (!run.trace.empty()) line("trace       " + run.trace.string() + " (open it in ui.perfetto.dev)");
-    line("try next    " + what_to_try_next(began));
+    if (std::string next = what_to_try_next(began); !next.empty()) line("try next    " + next);
   }
 
  private:
@@ -160,16 +160,14 @@ class TerminalReporter final : public Reporter {
 }  // namespace
 
 std::string what_to_try_next(const RunBegins& run) {
-  bool is_text = run.unit == "sequences", is_built_in = run.data.starts_with("generated ");
-  std::string folder = run.folder.string(), program = base::program_name();
-  if (is_text && is_built_in)
-    return fmt::format("{} train {}/config.yaml data=FOLDER, with text of yours (docs/text.md)", program, folder);
-  if (is_text) return fmt::format("{} predict {} \"a sentence with [MASK] in it\"", program, folder);
+  const bool is_built_in = run.data.starts_with("generated ");
+  const std::string folder = run.folder.string(), program = base::program_name();
   if (run.model == "mnist_cnn" && is_built_in)
     return program + " train model=resnet18_small, or data=FOLDER with pictures or MNIST's files (docs/data.md)";
-  if (is_built_in)
-    return fmt::format("{} train model={} data=FOLDER, with pictures of yours (docs/data.md)", program, run.model);
-  return fmt::format("{} predict {} IMAGE, to see what it takes a picture for", program, folder);
+  if (is_built_in && !run.data_hint.empty())
+    return fmt::format("{} train {}/config.yaml data=FOLDER, with {}", program, folder, run.data_hint);
+  if (!run.predict_hint.empty()) return fmt::format("{} predict {} {}", program, folder, run.predict_hint);
+  return {};
 }
 
 std::unique_ptr<Reporter> terminal_reporter() { return std::make_unique<TerminalReporter>(); }

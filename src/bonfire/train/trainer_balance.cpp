@@ -31,7 +31,7 @@ void Trainer::State::balance_shares(int64_t rows) {
   if (mark == Balance::Mark::begin || !balance->note(numbers_of_ranks(nanoseconds))) return;
   train->set_shares(balance->shares());
   note(fmt::format("balance: from step {} on the ranks train on {} of {} {}, by their speed", step + 1,
-                   fmt::join(balance->shares(), ", "), global_batch(), opened.is_text() ? "sequences" : "images"));
+                   fmt::join(balance->shares(), ", "), global_batch(), task().unit()));
 }
 
 }  // namespace bonfire::train

@@ -33,14 +33,19 @@ fs::path new_run_folder(const fs::path& output) {
   }
 }
 
+std::optional<double> number_in(const nlohmann::json& value) {  // null: none, or one that JSON cannot write
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+}
+
 // Even resume_anyway cannot put a checkpoint's tensors into what has others.
-void require_fitting(const nlohmann::json& state, const Config& config, const fs::path& checkpoint) {
+void require_fitting(const nlohmann::json& state, const Config& config, const std::string& model,
+                     const fs::path& checkpoint) {
   if (!state.is_object()) return;
-  if (state.value("model", config.model) != config.model)
+  if (state.value("model", model) != model)
     throw_error<ConfigError>(
         "[train] {} is a checkpoint of {}, this run trains {}; set model={}, or take what fits with init_from and "
         "strict=false",
-        checkpoint.string(), state["model"].get<std::string>(), config.model, state["model"].get<std::string>());
+        checkpoint.string(), state["model"].get<std::string>(), model, state["model"].get<std::string>());
   if (state.value("optimizer", config.optimizer) != config.optimizer)
     throw_error<ConfigError>(
         "[train] {} was trained with optimizer {}, this run has {}; set optimizer={} to go on, or begin anew from its "
@@ -53,11 +58,11 @@ void require_fitting(const nlohmann::json& state, const Config& config, const fs
 
 void Trainer::State::restore(const fs::path& checkpoint) {
   nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(checkpoint), nullptr, false);
-  require_fitting(state, config, checkpoint);
+  require_fitting(state, config, model_name(), checkpoint);
   nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
   optim::load_optimizer_state(*optimizer, optimizer_file(checkpoint));
   if (average && base::exists(average_file(checkpoint))) {
-    average->model().load(average_file(checkpoint));
+    nn::load_state_dict(average->state(), average_file(checkpoint));
   } else if (average) {
     average->begin_anew();
     note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
@@ -65,7 +70,7 @@ void Trainer::State::restore(const fs::path& checkpoint) {
   take_run_state(state.dump(), (checkpoint / "state.json").string());
   ledger.note_restart();
   if (is_other_test_data) {
-    best_top1 = -1;
+    best_score.reset();
     best_checkpoint.clear();
     evaluations_without_gain = 0;
     note("the scores so far are of other test data: the best one is looked for anew from here on");
@@ -79,9 +84,10 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     step = state.at("step");
     train->seek({state.at("loader").at("epoch"), state.at("loader").at("samples")});
     StepContext::current().random.step = state.at("random_step");
-    best_top1 = state.at("best_top1");
-    last_top1 = state.at("last_top1");
-    if (state.contains("test_top1")) test_top1 = state["test_top1"].get<double>();
+    const std::string headline = headline_of(task()).name;
+    best_score = number_in(state.at("best_" + headline));
+    last_score = number_in(state.at("last_" + headline));
+    if (state.contains("test_" + headline)) test_score = number_in(state["test_" + headline]);
     evaluations_without_gain = state.at("evaluations_without_gain");
     best_checkpoint = folder / "checkpoints" / state.at("best_checkpoint").get<std::string>();
     if (auto saved = state.find("ledger"); saved != state.end()) ledger = Ledger::parse(saved->dump());
@@ -116,25 +122,26 @@ void Trainer::State::begin_or_resume() {
 }
 
 CheckpointSource Trainer::State::checkpoint_source() const {
-  return {model->state_dict(), optim::state_dict(*optimizer),
-          average ? average->model().state_dict() : nn::StateDict{}};
+  return {model->state_dict(), optim::state_dict(*optimizer), average ? average->state() : nn::StateDict{}};
 }
 
 std::string Trainer::State::run_state() const {
   data::LoaderPosition position = train->position();
-  nlohmann::json state{{"model", config.model},
+  const std::string headline = headline_of(task()).name;
+  auto number = [](std::optional<double> score) { return score ? nlohmann::json(*score) : nlohmann::json(); };
+  nlohmann::json state{{"model", model_name()},
                        {"optimizer", config.optimizer},
                        {"step", step},
                        {"loader", {{"epoch", position.epoch}, {"samples", position.samples}}},
                        {"random_step", StepContext::current().random.step},
-                       {"best_top1", best_top1},
-                       {"last_top1", last_top1},
+                       {"best_" + headline, number(best_score)},
+                       {"last_" + headline, number(last_score)},
                        {"evaluations_without_gain", evaluations_without_gain},
                        {"best_checkpoint", best_checkpoint.filename().string()},
                        {"ledger", nlohmann::json::parse(ledger.json())},
                        {"fingerprint", to_json(fingerprint)},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
-  if (test_top1) state["test_top1"] = *test_top1;
+  if (test_score) state["test_" + headline] = *test_score;
   if (nlohmann::json strategies = nlohmann::json::parse(fleet::strategy_state()); !strategies.empty())
     state["strategies"] = std::move(strategies);
   return state.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -151,12 +158,7 @@ void Trainer::State::save() {
   source.state = run_state();
   WeightsFile best;
   if (!best_checkpoint.empty() && best_checkpoint.filename() == checkpoint_name(step))
-    best = {folder / "best.safetensors",
-            {{"model", config.model},
-             {"image", nlohmann::json(opened.image.extents()).dump()},
-             {"class_names", nlohmann::json(opened.class_names).dump()},
-             {"mean", nlohmann::json(opened.mean).dump()},
-             {"deviation", nlohmann::json(opened.deviation).dump()}}};
+    best = {folder / "best.safetensors", weights_metadata()};
   last_checkpoint = writer->save(step, source, best_checkpoint, best);
 }
 

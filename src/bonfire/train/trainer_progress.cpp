@@ -21,9 +21,10 @@ void Trainer::State::show(Progress::Doing doing, int64_t epoch, int64_t done, in
                                      .seconds_compiling = runtime::cache_statistics().seconds_compiling});
 }
 
-void Trainer::State::show_steps(int64_t epoch) const {
-  const int64_t all = train->batches_per_epoch(), left = train->batches_until(epoch + 1);
-  show(step == first_step ? Progress::Doing::compiling : Progress::Doing::training, epoch, all - left, all);
+void Trainer::State::show_steps(const data::LoaderPosition& at, int64_t epoch) const {
+  const int64_t all = train->batches_per_epoch();
+  const int64_t done = at.epoch != epoch ? all : (at.samples + global_batch() - 1) / global_batch();
+  show(step == first_step ? Progress::Doing::compiling : Progress::Doing::training, epoch, done, all);
 }
 
 void Trainer::State::show_saving() const {
@@ -59,7 +60,7 @@ void Trainer::State::note_hints() const {
     note(
         fmt::format("an update is of {} {}: with more than {} the first ones at the full rate often go wrong; "
                     "warmup_epochs=5 begins with a small one",
-                    grouped(batch), opened.is_text() ? "sequences" : "images", grouped(kLargeBatch)));
+                    grouped(batch), task().unit(), grouped(kLargeBatch)));
   if (config.pin_memory)
     note(place.type == DeviceType::cpu
              ? "pin_memory changes nothing: the model is trained on a CPU, which reads batches where they are"

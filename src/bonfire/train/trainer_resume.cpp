@@ -50,6 +50,10 @@ void Trainer::State::use_settings_of_run() {
 // Before anything is written: a run that is gone on with stays the experiment that it was.
 void Trainer::State::compare_with_checkpoint() {
   const std::optional<Fingerprint> was = fingerprint_in(resumed_from);
+  if (was && was->own.empty() != fingerprint.own.empty())
+    throw_error<ConfigError>("[train] {} is a run {}; go on with it there", folder.string(),
+                             was->own.empty() ? "of `bonfire train`, with a model and data that its settings name"
+                                              : "of a program's own model and data (" + was->own + ")");
   if (was) {
     if (was->version != fingerprint.version)
       note(fmt::format("the checkpoint was saved by version {}, this is {}", was->version, fingerprint.version));
@@ -92,8 +96,8 @@ RunEnds Trainer::State::tell_complete() const {
                          : fmt::format("epochs={}", 2 * std::max<int64_t>(1, train->position().epoch))));
   return {.checkpoint = last_checkpoint,
           .weights = folder / "best.safetensors",
-          .best_top1 = best_top1,
-          .last_top1 = last_top1,
+          .best_score = best_score.value_or(0),
+          .last_score = last_score.value_or(0),
           .was_complete = true};
 }
 

@@ -2,16 +2,16 @@
 
 namespace bonfire::train {
 
-void Trainer::State::note_samples(const data::LoaderPosition& begin) {
+void Trainer::State::note_samples(const Taken& taken) {
   ledger.add({.step = step,
-              .epoch = begin.epoch,
-              .begin = begin.samples,
-              .samples = train->share().all,
+              .epoch = taken.begin.epoch,
+              .begin = taken.begin.samples,
+              .samples = taken.share.all,
               .of = train->samples(),
               .seed = config.seed,
               .world = fleet::world_size(),
               .drop_last = config.drop_last});
-  if (sample_trace) sample_trace->add(step, begin.epoch, train->numbers());
+  if (sample_trace) sample_trace->add(step, taken.begin.epoch, taken.numbers);
 }
 
 void Trainer::State::finish_ledger(RunEnds& end) const {

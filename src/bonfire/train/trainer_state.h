@@ -1,13 +1,16 @@
 #pragma once
-// The inside of a Trainer, for trainer*.cpp: trainer.cpp has the loop, trainer_checkpoints.cpp what is saved and taken
+// The inside of a Trainer, for trainer*.cpp: trainer.cpp has the run, trainer_steps.cpp the loop over its steps,
+// trainer_fit.cpp what a program gives it of its own, trainer_checkpoints.cpp what is saved and taken
 // up again, trainer_resume.cpp which run is gone on with and how, trainer_evaluation.cpp what is counted on the test
 // data, trainer_balance.cpp which rank trains on how much, trainer_replicas.cpp whether all ranks still have the same
 // weights, trainer_samples.cpp which samples were trained on, trainer_trace.cpp what a trace has of the nodes,
 // trainer_progress.cpp what is told of the run besides.
 
+#include <deque>
 #include <optional>
 
 #include "bonfire/data/loader.h"
+#include "bonfire/graph/trace.h"
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
 #include "bonfire/parallel/balance.h"
@@ -19,7 +22,9 @@
 #include "bonfire/runtime/plan.h"
 #include "bonfire/train/between_ranks.h"
 #include "bonfire/train/checkpoint_writer.h"
+#include "bonfire/train/config_rules.h"
 #include "bonfire/train/fingerprint.h"
+#include "bonfire/train/known_tasks.h"
 #include "bonfire/train/ledger.h"
 #include "bonfire/train/open_data.h"
 #include "bonfire/train/resume.h"
@@ -29,6 +34,19 @@
 #include "bonfire/train/weight_average.h"
 
 namespace bonfire::train {
+
+inline constexpr const char* kLoopTrack = "training loop";  // of a timeline
+
+// What a program has given in place of what a configuration names.
+struct OwnParts {
+  models::Model model;
+  std::shared_ptr<const Task> task;
+  std::shared_ptr<const data::Dataset> train = nullptr, validation = nullptr;
+  FitOptions options = {};
+  bool is_copied = false;          // the model's variables are: a thread for each device uses its own
+  std::string model_name() const;  // of its type
+  std::string structure() const;   // that, and a hash over names, shapes and types of what it holds
+};
 
 struct Trainer::State {
   // Only when a trace is asked for, and before all who note their times in it. Nodes are traced over some steps near
@@ -40,19 +58,20 @@ struct Trainer::State {
   std::vector<std::unique_ptr<Reporter>> reporters;
   std::filesystem::path folder;
   Device place;
+  std::optional<OwnParts> own;
   OpenedData opened;
   std::optional<models::Model> model;
   std::optional<optim::Optimizer> optimizer;
   std::optional<WeightAverage> average;
   std::unique_ptr<data::DataLoader> train, test, validation;  // the last: where samples are held back
-  Tensor mean, deviation;                                     // of pixels
   Scalar weight = 1;                                          // of the loss of the batch at hand
 
-  int64_t step = 0;                      // done
-  int64_t total_steps = 0;               // when the run ends
-  double best_top1 = -1, last_top1 = 0;  // on the validation samples, where there are some
-  std::optional<double> test_top1;       // of the best weights, once the run is over
-  int64_t saved_step = -1;               // of the checkpoint saved last
+  int64_t step = 0;         // done
+  int64_t total_steps = 0;  // when the run ends
+  // By the headline metric, on the validation samples where there are some; the last: of the best weights, once the run
+  // is over.
+  std::optional<double> best_score, last_score, test_score;
+  int64_t saved_step = -1;  // of the checkpoint saved last
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
 
@@ -96,6 +115,15 @@ struct Trainer::State {
   double agreeing = 0;            // seconds that steps have begun later since ranks had to agree on them, in all
   bool told_collectives = false;  // what a step communicates
 
+  // A batch, and what the loader said of it.
+  struct Taken {
+    data::Batch batch;
+    data::Share share;
+    data::LoaderPosition begin, end;
+    std::vector<uint32_t> numbers;
+    int64_t targets = 0;  // of this rank, where they are weighed
+  };
+
   template <class Event>
   void tell(void (Reporter::*event)(const Event&), const Event& what) const {
     if (!is_first_rank()) return;
@@ -119,12 +147,11 @@ struct Trainer::State {
   // Batches differ in what they count for: on several ranks, at the end of an epoch, and where gradients add up.
   bool weighs() const { return fleet::world_size() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
   bool must_stop() const;
-  models::ModelOptions model_options() const;
-  const models::Model& evaluated_model() const { return average ? average->model() : *model; }
-  // Rows of logits and a target for each: of an image, or of each token of a text, most of which are not asked for.
-  Tensor logits_of(const models::Model& of, const Tensor& input) const;
-  Tensor targets_of(const Tensor& label) const;
-  static Tensor count_targets(const Tensor& target);  // those that are not left out: i64, rank 0
+  static bool asked_to_stop();  // this process
+  size_t sums_of_a_step = 0;    // metrics that training steps add up
+  const Task& task() const { return *opened.task; }
+  const VariableCopies* evaluated_values() const { return average ? &average->copies() : nullptr; }
+  std::string model_name() const { return own ? own->model_name() : config.model; }
 
   void use_settings() const;  // ConfigError for those that cannot be
   void prepare();
@@ -132,8 +159,9 @@ struct Trainer::State {
   void require_batch_fits() const;  // into the memory
   void open_loaders();
   std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
-  void set_pixels(const std::vector<float>& means, const std::vector<float>& deviations);
-  void take_pixels_from(const std::filesystem::path& weights);  // as the file says, where it does
+  OpenedData own_data() const;
+  Tensor example() const;                                     // what the model is given of one sample, zeros
+  void take_task_from(const std::filesystem::path& weights);  // as the file says, where it does
 
   void settle();               // which run this is and by which settings, on all ranks
   void use_settings_of_run();  // and of what was given beside resume
@@ -142,12 +170,13 @@ struct Trainer::State {
   RunEnds tell_complete() const;
   void begin_or_resume();
   void restore(const std::filesystem::path& checkpoint);
+  nn::SafetensorsMetadata weights_metadata() const;
   std::string run_state() const;  // where the run is, as JSON
   void take_run_state(const std::string& json, const std::string& source);
   void save();
   CheckpointSource checkpoint_source() const;  // but for the state of the run
 
-  void show_steps(int64_t epoch) const;  // of the epoch, done so far
+  void show_steps(const data::LoaderPosition& at, int64_t epoch) const;  // of the epoch, done so far
   void show_saving() const;
   void show(Progress::Doing doing, int64_t epoch, int64_t done = 0, int64_t all = 0) const;
   void note_hints() const;  // at the start
@@ -158,28 +187,41 @@ struct Trainer::State {
   RunBegins beginning() const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // until its end, or something is due inside it; false: asked to stop inside it
-  bool evaluate_and_save(int64_t epoch);                 // what is due after that; false: no gain for long enough, stop
-  void check_replicas(bool updated);                     // after each step
-  void compare_replicas();                               // at once
-  void note_samples(const data::LoaderPosition& begin);  // of the step's batch, which began there
-  void finish_ledger(RunEnds& end) const;                // what it proves
+  bool evaluate_and_save(int64_t epoch);   // what is due after that; false: no gain for long enough, stop
+  void check_replicas(bool updated);       // after each step
+  void compare_replicas();                 // at once
+  void note_samples(const Taken& taken);   // of the step's batch
+  void finish_ledger(RunEnds& end) const;  // what it proves
   int64_t updates_per_epoch() const;
   int64_t updates_done() const;  // by the position: gradients never add up across epochs
+
+  std::deque<Taken> ahead;                 // the rest of what adds up to an update, where its targets had to be counted
+  struct Adding {                          // batches whose gradients add up
+    int64_t samples = 0;                   // of all ranks
+    int64_t own_targets = 0, targets = 0;  // of this rank; of all ranks
+    bool counts = false;                   // the task does, else every sample is a target
+    bool begins = true;                    // with the batch at hand
+  } adding;
+  int64_t batches_until_update() const;
   int64_t samples_until_update() const;
-  void agree(const Tensor& label, int64_t until_update);  // before each step: on its weight, and whether to stop
-  double own_seconds() const;                             // computing and waiting for data, never for other ranks
-  void count_seconds();                                   // of the steps since the last call into the window
-  void balance_shares(int64_t rows);                      // after each step, of so many samples here
-  void trace_nodes();                                     // before each step
+  Taken take();
+  Taken next_batch(bool begins_update);
+  // Targets that count, in a label that is there; empty: every sample is one.
+  std::optional<int64_t> count_targets(const Tensor& label) const;
+  void agree(const Taken& taken);     // before each step: on its weight, and whether to stop
+  double own_seconds() const;         // computing and waiting for data, never for other ranks
+  void count_seconds();               // of the steps since the last call into the window
+  void balance_shares(int64_t rows);  // after each step, of so many samples here
+  void trace_nodes();                 // before each step
   void collect_nodes();
   void write_trace(RunEnds& end) const;
 
-  EvaluationReport measure(const models::Model& judged, EvaluationReport::On on, int64_t epoch) const;
+  // values: in place of the model's own; null: those.
+  EvaluationReport measure(EvaluationReport::On on, int64_t epoch, const VariableCopies* values) const;
   void share_buffers() const;
   void share_weights();  // of ranks that train on their own; before they are evaluated or saved
   bool evaluate(int64_t epoch, bool ends_epoch);  // false: no gain for long enough, stop
   void evaluate_best_on_test_data(int64_t epoch);
-  void judge(const Tensor& logits, const Tensor& label, int64_t first, EvaluationReport& report) const;
 
   class Tally;
   std::optional<Compiled<std::vector<Tensor>>> training_step;

@@ -2,21 +2,26 @@
 
 #include <algorithm>
 
-#include "bonfire/base/error.h"
 #include "bonfire/graph/trace.h"
+#include "bonfire/nn/state_dict.h"
 #include "bonfire/ops/elementwise.h"
 
 namespace bonfire::train {
 
-WeightAverage::WeightAverage(models::Model mean, const nn::Module& source, double decay)
-    : mean_(std::move(mean)), means_(mean_.state_dict()), sources_(source.state_dict()), decay_(decay) {
-  BONFIRE_CHECK(means_.size() == sources_.size());
-  mean_.set_requires_grad(false);
-  mean_.eval();
+OtherValues::OtherValues(const nn::Module& model, Device device) {
+  for (const auto& [name, variable] : model.state_dict()) {
+    copies_.add(variable, device);
+    state_.push_back({name, *copies_.find(variable)});
+    state_.back().variable.set_requires_grad(false);
+  }
+}
+
+WeightAverage::WeightAverage(const nn::Module& source, Device device, double decay)
+    : mean_(source, device), sources_(source.state_dict()), decay_(decay) {
   begin_anew();
 }
 
-void WeightAverage::begin_anew() const { nn::load_state_dict(means_, sources_); }
+void WeightAverage::begin_anew() const { nn::load_state_dict(mean_.state(), sources_); }
 
 void WeightAverage::set_step(int64_t step) {
   auto t = static_cast<double>(step);
@@ -27,8 +32,8 @@ void WeightAverage::append_update() const {
   NoGrad no_grad;
   PathScope path("average");
   PhaseScope phase(Phase::update);
-  for (size_t i = 0; i < means_.size(); ++i) {
-    const Variable &mean = means_[i].variable, &source = sources_[i].variable;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const Variable &mean = mean_.state()[i].variable, &source = sources_[i].variable;
     if (is_floating(mean.dtype())) {
       mean.assign(mean.value() + (source.value() - mean.value()) * share_);
     } else {

@@ -1,4 +1,4 @@
-#include "bonfire/train/masked_words.h"
+#include "bonfire/train/masked_word_guesses.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,0 +1,13 @@
+#pragma once
+// The class of an image. In training a label may be a share of each class (mixup).
+
+#include "bonfire/train/known_tasks.h"
+#include "bonfire/train/tasks/image_input.h"
+
+namespace bonfire::train {
+
+extern const KnownTask kImageClassification;
+
+std::shared_ptr<const Task> image_classification(const ImageInput& input);  // of as many classes as it names
+
+}  // namespace bonfire::train

@@ -1,0 +1,10 @@
+#pragma once
+// The class of a sequence of symbols.
+
+#include "bonfire/train/known_tasks.h"
+
+namespace bonfire::train {
+
+extern const KnownTask kSequenceClassification;
+
+}  // namespace bonfire::train
