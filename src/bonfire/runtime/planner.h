@@ -1,6 +1,6 @@
 #pragma once
-// Planner: from a graph to a plan. Stages: passes → outputs made separate values → candidates and layouts → order and
-// programs → memory.
+// Planner: from a graph to a plan. Stages: passes → outputs made separate values → candidates and layouts (layout.h) →
+// order and programs (node_order.h) → memory (value_places.h) → kernels and addresses (emit_programs.h).
 
 #include <memory>
 #include <span>
