@@ -17,7 +17,7 @@ std::vector<int64_t> tokens_of(const Sample& sample) {
   return tokens;
 }
 
-TEST(Sequences, TheClassIsTheLetterBehindTheMark) {
+TEST(Sequences, TheClassIsTheLetterAfterTheMark) {
   const Sequences sequences({.size = 500, .length = 9}), again({.size = 500, .length = 9}),
       test({.split = Split::test, .size = 500, .length = 9}), other({.size = 500, .length = 9, .seed = 2});
   const auto mark = static_cast<int64_t>(Sequences::symbols().size()) - 1;

@@ -181,20 +181,20 @@ TEST(OwnTrainer, LearnsSavesTheBestAndEvaluatesIt) {
              test = std::make_shared<Numbers>(37, 2);
   manual_seed(1);
   Net net;
-  Trainer trainer(config_of(folder, {"epochs=12"}), net, regression());
+  Trainer trainer(config_of(folder, {"epochs=25", "lr=0.05"}), net, regression());
   Course course;
   trainer.add(std::make_unique<Witness>(course, -1));
   trainer.add(report_page());
   trainer.add(metrics_log());
   const RunEnds end = trainer.fit(train, validation, {.test = test, .name = "numbers"});
-  ASSERT_EQ(course.evaluations.size(), 13U);
+  ASSERT_EQ(course.evaluations.size(), 26U);
   EXPECT_LT(end.best_score, 0.5 * course.evaluations[0].score("rmse"));
   double lowest = course.evaluations[0].score("rmse");
   for (const EvaluationReport& report : course.evaluations)
     if (report.on == EvaluationReport::On::validation) lowest = std::min(lowest, report.score("rmse"));
   EXPECT_EQ(end.best_score, lowest);  // the lower the better
-  EXPECT_EQ(course.evaluations[12].on, EvaluationReport::On::test);
-  EXPECT_EQ(end.test_score, course.evaluations[12].score("rmse"));
+  EXPECT_EQ(course.evaluations[25].on, EvaluationReport::On::test);
+  EXPECT_EQ(end.test_score, course.evaluations[25].score("rmse"));
   EXPECT_ERROR(course.evaluations[0].score("top1"), ConfigError, "expected one of: rmse");
 
   EXPECT_NEAR(trainer.evaluate(end.weights, test).score("rmse"), *end.test_score, 1e-6);
@@ -356,7 +356,7 @@ TEST(OwnTrainer, WhatHasNoMeaningOrDoesNotFitIsRefused) {
   config.validation_share = 0.1;
   EXPECT_ERROR(Trainer(config, Net(), regression()), ConfigError, "validation_share has no meaning here");
   EXPECT_ERROR(make({}, nullptr), ConfigError, "given no task");
-  EXPECT_ERROR(make_task({.name = "nothing"}), ConfigError, "has no loss");
+  EXPECT_ERROR(make_task({.name = "nothing", .loss = {}}), ConfigError, "has no loss");
   auto loss = [](const Outputs& outputs, const Tensor& label) { return mse_loss(outputs[0], label); };
   EXPECT_ERROR(make({}, make_task({.name = "t", .loss = loss, .metrics = {{.metric = {.name = "step"}, .sum = loss}}})),
                ConfigError, "a metric is called 'step'");

@@ -9,7 +9,8 @@ namespace bonfire::data {
 
 namespace {
 
-constexpr int64_t kClasses = 5, kLetters = 15, kMark = kLetters;
+constexpr int64_t kMarked = 5, kLetters = 15;  // letters that may stand after the mark; all
+constexpr int64_t kMark = kLetters;            // its token
 
 int64_t class_of(const std::vector<int64_t>& tokens) {
   for (size_t i = 0; i + 1 < tokens.size(); ++i)
@@ -42,7 +43,7 @@ std::vector<int64_t> Sequences::tokens(int64_t index) const {
   for (int64_t& token : all) token = below(kLetters);
   const auto mark = static_cast<size_t>(below(options_.length - 1));
   all[mark] = kMark;
-  all[mark + 1] = below(kClasses);
+  all[mark + 1] = below(kMarked);
   return all;
 }
 
@@ -59,6 +60,6 @@ Sample Sequences::get(int64_t index) const {
 
 int64_t Sequences::label(int64_t index) const { return class_of(tokens(index)); }
 
-std::vector<std::string> Sequences::class_names() const { return {symbols().begin(), symbols().begin() + kClasses}; }
+std::vector<std::string> Sequences::class_names() const { return {symbols().begin(), symbols().begin() + kMarked}; }
 
 }  // namespace bonfire::data

@@ -1,6 +1,6 @@
 #pragma once
 // Labelled sequences that are built in, with a rule: among letters of no meaning stands one mark, `>`, and the letter
-// behind it is the class. The five letters that are classes stand elsewhere too, so that which letters a sequence has
+// after it is the class. The five letters that are classes stand elsewhere too, so that which letters a sequence has
 // says nothing: only their order does. Sequence i is a pure function of (seed, i); the splits are drawn apart.
 
 #include <span>

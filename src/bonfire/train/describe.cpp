@@ -41,8 +41,10 @@ std::string describe_file(const fs::path& path) {
 std::string describe_fingerprint(const fs::path& checkpoint) {
   const std::optional<Fingerprint> print = fingerprint_in(checkpoint);
   if (!print) return {};
-  return fmt::format("  fingerprint {}: data {}, {} to train on, {} to test, classes {}, version {}\n", hash_of(*print),
-                     print->data, in_words(print->train), in_words(print->test), print->classes, print->version);
+  std::string text =
+      fmt::format("  fingerprint {}: data {}, {} to train on, {} to test, classes {}, version {}\n", hash_of(*print),
+                  print->data, in_words(print->train), in_words(print->test), print->classes, print->version);
+  return print->own.empty() ? text : fmt::format("{}  trained by a program's own trainer: {}\n", text, print->own);
 }
 
 std::string describe_checkpoint(const fs::path& path) {

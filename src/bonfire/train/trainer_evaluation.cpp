@@ -27,8 +27,12 @@ void Trainer::State::share_weights() {
   std::vector<Variable> more;
   for (const auto& [name, variable] : optimizer->state())
     if (is_floating(variable.dtype())) more.push_back(variable);
-  if (average)
-    for (const Parameter& parameter : model->parameters()) more.push_back(*average->copies().find(parameter));
+  if (average) {
+    std::set<std::string> trained;
+    for (const auto& [name, parameter] : model->named_parameters()) trained.insert(name);
+    for (const auto& [name, mean] : average->state())
+      if (trained.contains(name)) more.push_back(mean);
+  }
   fleet::average(more);
 }
 

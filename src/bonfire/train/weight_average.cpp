@@ -9,6 +9,9 @@
 namespace bonfire::train {
 
 OtherValues::OtherValues(const nn::Module& model, Device device) {
+  // By what the model itself holds, also in a thread that computes with other copies of that.
+  const VariableCopies none;
+  const UseCopies held(none);
   for (const auto& [name, variable] : model.state_dict()) {
     copies_.add(variable, device);
     state_.push_back({name, *copies_.find(variable)});

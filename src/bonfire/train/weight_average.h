@@ -30,7 +30,7 @@ class WeightAverage {
 
   void begin_anew() const;      // from the source's weights as they are now
   void set_step(int64_t step);  // t; before each launch
-  void append_update() const;   // traces the update; behind the optimizer's step
+  void append_update() const;   // traces the update; after the optimizer's step
   const VariableCopies& copies() const { return mean_.copies(); }
   const nn::StateDict& state() const { return mean_.state(); }
 
