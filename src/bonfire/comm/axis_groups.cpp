@@ -62,23 +62,32 @@ void AxisGroups::post(Outbox& outbox, const Line& line, std::function<void(Group
     {
       std::lock_guard lock(under_way->mutex);
       --under_way->messages;
-      if (under_way->given_up) failure = nullptr;  // whoever has given it up knows
+      if (failure && under_way->leaving) {
+        ++under_way->lost;
+        failure = nullptr;
+      }
     }
     under_way->changed.notify_all();
     if (failure) std::rethrow_exception(failure);
   });
 }
 
+void AxisGroups::begin_leaving() {
+  std::lock_guard lock(under_way_->mutex);
+  under_way_->leaving = true;
+}
+
 int AxisGroups::give_up_messages(std::chrono::milliseconds patience) {
-  int left = 0;
+  begin_leaving();
+  int left = 0, lost = 0;
   {
     std::unique_lock lock(under_way_->mutex);
     under_way_->changed.wait_for(lock, patience, [&] { return under_way_->messages == 0; });
     left = under_way_->messages;
-    under_way_->given_up = left > 0;
+    lost = under_way_->lost;
   }
   if (left > 0) abort("the job was left with messages that nobody had received");
-  return left;
+  return left + lost;
 }
 
 void AxisGroups::abort(const std::string& reason) {

@@ -63,7 +63,9 @@ class AxisGroups final : public StepGroups {
   std::shared_ptr<Group> letters(const Line& line);
   // Posts what sends a message, which is under way until it returns.
   void post(Outbox& outbox, const Line& line, std::function<void(Group& letters)> message);
-  // How many still are under way after that time at most. Those are given up: they will not be received any more.
+  // From now on a message that fails fails no launch: give_up_messages() counts it.
+  void begin_leaving();
+  // How many messages nobody has received. Those that are still under way after that time are given up.
   int give_up_messages(std::chrono::milliseconds patience);
 
   void abort(const std::string& reason);  // from any thread
@@ -73,7 +75,8 @@ class AxisGroups final : public StepGroups {
     std::mutex mutex;
     std::condition_variable changed;
     int messages = 0;
-    bool given_up = false;
+    int lost = 0;  // while this rank was leaving
+    bool leaving = false;
   };
 
   mutable std::mutex mutex_;

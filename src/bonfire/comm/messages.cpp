@@ -164,7 +164,7 @@ std::vector<Candidate> receive_candidates(const KernelRequest& request) {
 constexpr uint32_t kMessageTraits = Trait::collective | Trait::stateful;
 const Op& registered_send_op =
     register_op({.name = "send", .infer = infer_send, .gradient = send_gradient, .traits = kMessageTraits});
-const Op& receive_op =
+const Op& registered_receive_op =
     register_op({.name = "receive", .infer = infer_receive, .gradient = receive_gradient, .traits = kMessageTraits});
 [[maybe_unused]] const bool messages_registered[] = {
     register_kernel("send", DeviceType::cpu, send_candidates),
@@ -176,6 +176,7 @@ const Op& receive_op =
 }  // namespace
 
 const Op& send_op() { return registered_send_op; }
+const Op& receive_op() { return registered_receive_op; }
 
 Tensor send(const Tensor& value, Axis axis, int to, int64_t tag) {
   require_other("send", axis, to);
@@ -192,11 +193,11 @@ Tensor receive(const TensorSpec& spec, Axis axis, int from, ReceiveOptions optio
                         {"dtype", spec.dtype},
                         {"device_type", static_cast<int>(spec.device.type)},
                         {"device_index", static_cast<int>(spec.device.index)}};
-  if (!options.requires_grad) return trace_op(receive_op, std::initializer_list<OpInput>{}, std::move(attributes));
+  if (!options.requires_grad) return trace_op(receive_op(), std::initializer_list<OpInput>{}, std::move(attributes));
   // A history begins where something requires a gradient.
   Tensor beginning = Tensor::from<float>({0}, {1}, spec.device);
   beginning.set_requires_grad(true);
-  return trace_op(receive_op, {beginning}, std::move(attributes));
+  return trace_op(receive_op(), {beginning}, std::move(attributes));
 }
 
 }  // namespace bonfire::comm

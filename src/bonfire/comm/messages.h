@@ -7,5 +7,6 @@
 namespace bonfire::comm {
 
 const Op& send_op();
+const Op& receive_op();
 
 }  // namespace bonfire::comm

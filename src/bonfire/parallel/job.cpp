@@ -171,6 +171,7 @@ void leave() {
   self.parts.clear();
   if (context.mesh.world() == 1) return;
   context.mesh = {};
+  self.steps->begin_leaving();
   // A peer may still be reading. In the groups of the steps: one that still waits for a gradient learns that none will
   // come.
   for (int i = 0; i < kAxes; ++i)
