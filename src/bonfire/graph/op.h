@@ -59,10 +59,11 @@ struct Trait {
   static constexpr uint32_t reduction = 2;
   static constexpr uint32_t view = 4;  // the same elements under another shape, in row-major order
   static constexpr uint32_t collective = 8;
-  static constexpr uint32_t random = 16;    // never merged with an equal node
-  static constexpr uint32_t stateful = 32;  // has an effect: never merged, never removed
-  static constexpr uint32_t constant = 64;  // no inputs, always the same value
-  static constexpr uint32_t cheap = 128;    // worth computing again in the backward pass instead of keeping
+  static constexpr uint32_t random = 16;        // never merged with an equal node
+  static constexpr uint32_t stateful = 32;      // has an effect: never merged, never removed
+  static constexpr uint32_t constant = 64;      // no inputs, always the same value
+  static constexpr uint32_t cheap = 128;        // worth computing again in the backward pass instead of keeping
+  static constexpr uint32_t placeholder = 256;  // a pass puts others in its place: graph/sliced_value.h
   // NOLINTEND(readability-identifier-naming)
 };
 

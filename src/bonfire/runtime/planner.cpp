@@ -7,6 +7,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/agreement.h"
+#include "bonfire/graph/sliced_value.h"
 #include "bonfire/runtime/memory.h"
 #include "bonfire/runtime/profile.h"
 #include "bonfire/runtime/separate_outputs.h"
@@ -439,6 +440,7 @@ class Planner {
 std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves,
                                 const passes::Options& options) {
   passes::run_pipeline(*graph, options);
+  require_no_placeholders(*graph);
   return Planner(std::move(graph), leaves, options.fast_math).run();
 }
 

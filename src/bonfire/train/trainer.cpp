@@ -119,7 +119,8 @@ void Trainer::State::make_model() {
   model = models::make(config.model, model_options());
   if (!opened.is_text()) require_size(*model, config.model, opened.image);
   if (!config.init_from.empty() && is_first_rank() && !goes_on) {
-    nn::LoadReport report = model->load(weights_in(config.init_from), {.strict = config.strict});
+    nn::LoadReport report =
+        nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
   }
   model->to(place);
@@ -559,10 +560,8 @@ RunEnds Trainer::run_as_rank() {
   if (s.is_complete()) return s.tell_complete();
   if (s.samples_are_traced)
     s.sample_trace = std::make_unique<SampleTrace>(s.folder, s.ledger.restarts(), fleet::rank());
+  s.make_writer();
   if (is_first_rank()) {
-    s.writer = std::make_unique<CheckpointWriter>(
-        s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
-    s.writer->prepare(s.checkpoint_source());
     std::string yaml = to_yaml(s.config);
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
     base::write_file_atomically(s.folder / "config.yaml", chunks);

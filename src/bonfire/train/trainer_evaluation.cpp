@@ -165,7 +165,7 @@ void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
 }
 
 void Trainer::State::take_pixels_from(const fs::path& weights) {
-  nn::SafetensorsMetadata said = nn::SafetensorsFile::open(weights).metadata();
+  nn::SafetensorsMetadata said = open_tensors(weights).metadata();
   try {
     if (said.contains("mean") && !opened.is_text())
       set_pixels(nlohmann::json::parse(said["mean"]).get<std::vector<float>>(),
@@ -180,7 +180,7 @@ EvaluationReport Trainer::evaluate(const fs::path& weights) {
   s.config.init_from.clear();
   s.config.ema_decay.reset();  // the weights are what they are
   s.prepare();
-  s.model->load(weights);
+  nn::load_state_dict(s.model->state_dict(), open_tensors(weights));
   s.take_pixels_from(weights);
   return s.measure(s.evaluated_model(), EvaluationReport::On::test, 0);
 }

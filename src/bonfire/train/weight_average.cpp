@@ -11,6 +11,7 @@ namespace bonfire::train {
 WeightAverage::WeightAverage(models::Model mean, const nn::Module& source, double decay)
     : mean_(std::move(mean)), means_(mean_.state_dict()), sources_(source.state_dict()), decay_(decay) {
   BONFIRE_CHECK(means_.size() == sources_.size());
+  for (size_t i = 0; i < means_.size(); ++i) means_[i].variable.keep_slice(sources_[i].variable.slice());
   mean_.set_requires_grad(false);
   mean_.eval();
   begin_anew();
@@ -30,9 +31,9 @@ void WeightAverage::append_update() const {
   for (size_t i = 0; i < means_.size(); ++i) {
     const Variable &mean = means_[i].variable, &source = sources_[i].variable;
     if (is_floating(mean.dtype())) {
-      mean.assign(mean.value() + (source.value() - mean.value()) * share_);
+      mean.assign_stored(mean.stored() + (source.stored() - mean.stored()) * share_);
     } else {
-      mean.assign(source.value());
+      mean.assign_stored(source.stored());
     }
   }
 }
