@@ -31,11 +31,13 @@ const Op& whole_of_slice_op = register_op(
 const Op& slice_of_whole_op =
     register_op({.name = "slice_of_whole", .infer = infer_slice_of, .traits = Trait::placeholder});
 
-// The variable that the value is read from, or that it is assigned to.
+// The variable that the placeholder's value is read from, or assigned to; perhaps both in one step.
 std::string variable_of(const Graph& graph, const GraphNode& placeholder) {
-  if (placeholder.op == &whole_of_slice_op) return placeholder.inputs[0].node->path;
+  const bool reads = placeholder.op == &whole_of_slice_op;
+  const GraphNode* value = reads ? placeholder.inputs[0].node : &placeholder;
+  if (value->is_input()) return value->path;
   for (const GraphAssignment& assignment : graph.assignments)
-    if (assignment.value.node == &placeholder) return assignment.variable->path;
+    if (assignment.value.node == value) return assignment.variable->path;
   return {};
 }
 
