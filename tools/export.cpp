@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <deque>
 #include <filesystem>
 #include <memory>
 
@@ -27,15 +28,17 @@ int run_export(const ExportWanted& wanted) {
   std::error_code ignored;
   if (!wanted.replace && fs::exists(fs::symlink_status(to, ignored)))
     throw_error<ConfigError>("[export] '{}' is there already; --replace writes over it", wanted.file);
-  const nn::SafetensorsFile weights = nn::SafetensorsFile::open(from);
+  const nn::TensorFiles weights = train::open_tensors(from);
+  std::deque<std::vector<std::byte>> memory;
+  const std::vector<nn::TensorEntry> entries = nn::whole_entries(weights, memory);
   nn::SafetensorsMetadata metadata = weights.metadata();
   metadata.erase(nn::kChecksumKey);
   metadata["format"] = "pt";  // what transformers and others ask for before they read a file
-  nn::write_safetensors(to, weights.entries(), nn::with_checksum(weights.entries(), metadata));
+  nn::write_safetensors(to, entries, nn::with_checksum(entries, metadata));
   int64_t numbers = 0;
-  for (const nn::TensorEntry& entry : weights.entries()) numbers += entry.shape.count();
-  fmt::print("{} tensors with {} numbers, from {}, are in {}\n", weights.entries().size(), train::grouped(numbers),
-             from.string(), to.string());
+  for (const nn::TensorEntry& entry : entries) numbers += entry.shape.count();
+  fmt::print("{} tensors with {} numbers, from {}, are in {}\n", entries.size(), train::grouped(numbers), from.string(),
+             to.string());
   return 0;
 }
 

@@ -66,6 +66,7 @@
 #include "bonfire/optim/schedule.h"
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/gather.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/compile.h"

@@ -72,14 +72,16 @@ CudaKernels registered_in_sources() {
   return kernels;
 }
 
-// Where the list and the kernels disagree, a line each. Views take no kernel: their result lies where their input does.
+// Where the list and the kernels disagree, a line each. Views take no kernel, since their result lies where their input
+// does, nor do placeholders, which never run.
 std::string disagreements(std::span<const Op* const> ops, const CudaKernels& kernels,
                           std::span<const std::string_view> listed) {
   std::string faults = kernels.unread;
   std::set<std::string_view> missing(listed.begin(), listed.end()), known;
   for (const Op* op : ops) {
     known.insert(op->name);
-    const bool on_gpu = op->has(Trait::view) || kernels.serve(*op), is_listed = missing.contains(op->name);
+    const bool on_gpu = op->has(Trait::view | Trait::placeholder) || kernels.serve(*op),
+               is_listed = missing.contains(op->name);
     if (!on_gpu && !is_listed)
       faults += fmt::format(
           "{} has no CUDA kernel: write one in src/bonfire/backend/cuda/, or put its name into the list in "
@@ -107,12 +109,15 @@ TEST(OpsWithoutCudaKernel, AreThoseThatAGpuHasNoneOf) {
   const std::optional<Device> device = cuda_device();
   if (!device) GTEST_SKIP() << "no GPU here";
   for (const Op* op : all_ops())
-    EXPECT_TRUE(op->has(Trait::view) || has_kernel(*op, *device) != is_without_cuda_kernel(op->name)) << op->name;
+    EXPECT_TRUE(op->has(Trait::view | Trait::placeholder) ||
+                has_kernel(*op, *device) != is_without_cuda_kernel(op->name))
+        << op->name;
 }
 
 TEST(OpsWithoutCudaKernel, EveryOpHasAKernelOnTheCpu) {
   EXPECT_GT(all_ops().size(), 100U);
-  for (const Op* op : all_ops()) EXPECT_TRUE(op->has(Trait::view) || has_kernel(*op, {})) << op->name;
+  for (const Op* op : all_ops())
+    EXPECT_TRUE(op->has(Trait::view | Trait::placeholder) || has_kernel(*op, {})) << op->name;
 }
 
 TEST(OpsWithoutCudaKernel, AnOpInNeitherAndAnOpInBothAreFaults) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "bonfire/base/error.h"
 #include "bonfire/nn/convolution.h"
@@ -12,6 +13,7 @@
 #include "bonfire/nn/linear.h"
 #include "bonfire/nn/lstm.h"
 #include "bonfire/nn/norm.h"
+#include "tests/graph/random_slice.h"
 
 namespace bonfire::nn::init_test {
 namespace {
@@ -109,6 +111,62 @@ TEST(Init, EachParameterHasNumbersOfItsOwn) {
 TEST(Init, WhatIsSkippedIsZero) {
   init::Skip skip;
   EXPECT_EQ(Linear({.in = 2, .out = 1}).weight.value().to_vector<float>(), (std::vector<float>{0, 0}));
+}
+
+TEST(Init, EverySliceOfEveryRuleIsThatPartOfTheWhole) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::pair<const char*, init::Rule> rules[] = {{"zeros", init::zeros()},
+                                                      {"ones", init::ones()},
+                                                      {"constant", init::constant(0.3)},
+                                                      {"uniform", init::uniform(-2, 3)},
+                                                      {"normal", init::normal(0.5, 1)},
+                                                      {"kaiming_uniform", init::kaiming_uniform()},
+                                                      {"kaiming_normal", init::kaiming_normal_fan_out()},
+                                                      {"xavier_uniform", init::xavier_uniform()},
+                                                      {"bias_of", init::bias_of({6, 5, 4, 2})},
+                                                      {"with_zero_row", init::with_zero_row(init::normal(1), 3)}};
+  for (const auto& [name, rule] : rules)
+    for (const Shape& shape : {Shape{6, 5, 4, 2}, Shape{12, 10}})
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+        const Slice slice = testing::random_slice(random, shape);
+        SCOPED_TRACE(std::string(name) + ", " + to_string(slice));
+        auto make = [&, &rule = rule](const Slice& kept, bool late) {
+          manual_seed(seed);
+          Variable variable({shape, dtype, {}});
+          if (!late) variable.keep_slice(kept);
+          rule(variable);
+          if (late) variable.keep_slice(kept);
+          EXPECT_EQ(variable.state().buffer.storage, nullptr);  // nothing is made before it is asked for
+          return variable.save_stored();
+        };
+        const std::vector<std::byte> all = make(Slice(shape), false);
+        std::vector<std::byte> expected(static_cast<size_t>(slice.count()) * size_of(dtype));
+        copy_overlaps(overlaps(Slice(shape), slice), size_of(dtype), all.data(), expected.data());
+        EXPECT_EQ(make(slice, false), expected);
+        EXPECT_EQ(make(slice, true), expected);
+      }
+}
+
+TEST(Init, SeedAndPlaceAreThoseOfWhenTheModuleWasMade) {
+  manual_seed(3);
+  Linear first({.in = 4, .out = 4}), second({.in = 4, .out = 4});
+  const std::vector<std::byte> second_first = second.weight.save();
+  manual_seed(3);
+  Linear again({.in = 4, .out = 4}), last({.in = 4, .out = 4});
+  manual_seed(4);
+  const std::vector<std::byte> first_second = again.weight.save();
+  EXPECT_EQ(last.weight.save(), second_first);
+  EXPECT_EQ(first.weight.save(), first_second);
+}
+
+TEST(Init, ARuleOfOnesOwnMayLoad) {
+  Embedding table({.rows = 3, .size = 2, .padding_index = 1, .weight_init = [](const Variable& variable) {
+                     const std::vector<float> values{1, 2, 3, 4, 5, 6};
+                     variable.load(std::as_bytes(std::span(values)));
+                   }});
+  EXPECT_EQ(table.weight.value().to_vector<float>(), (std::vector<float>{1, 2, 0, 0, 5, 6}));
 }
 
 TEST(Init, AVectorHasNoFanIn) { EXPECT_THROW(init::kaiming_uniform()(Variable({{3}, DType::f32, {}})), ShapeError); }

@@ -103,9 +103,9 @@ TEST(Checkpoint, OneOfANewerFormatIsRefusedAndNoOlderOneTakenInItsPlace) {
   save(folder.path(), 1, 1, 5);
   fs::path newest = save(folder.path(), 2, 2, 5);
   std::string manifest = folder.get("step-00000002/manifest.json");
-  manifest.replace(manifest.find("\"format\": 1"), 11, "\"format\": 2");
+  manifest.replace(manifest.find("\"format\": 1"), 11, "\"format\": 3");
   folder.put("step-00000002/manifest.json", manifest);
-  EXPECT_ERROR(damage_of(newest), DataError, "has format 2, this build reads formats up to 1");
+  EXPECT_ERROR(damage_of(newest), DataError, "has format 3, this build reads formats up to 2");
   EXPECT_ERROR(newest_checkpoint(folder.path()), DataError, "a newer Bonfire has written it");
 }
 

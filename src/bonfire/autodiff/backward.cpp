@@ -171,7 +171,7 @@ void deliver(Node& leaf, const Tensor& gradient) {
     VariableState& state = variable.state();
     if (!state.requires_grad) return;  // frozen since the forward pass
     Variable target = variable.grad_variable();
-    target.assign(state.gradient_is_clear ? gradient : add(target.value(), gradient));
+    target.assign_stored(state.gradient_is_clear ? gradient : add(target.stored(), gradient));
     state.gradient_is_clear = false;
     return;
   }

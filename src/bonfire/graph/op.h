@@ -57,13 +57,14 @@ struct Trait {
   // NOLINTBEGIN(readability-identifier-naming): read as words, Trait::view
   static constexpr uint32_t elementwise = 1;  // each output element depends on the inputs' element there (broadcast)
   static constexpr uint32_t reduction = 2;
-  static constexpr uint32_t view = 4;          // the same elements under another shape, in row-major order
-  static constexpr uint32_t collective = 8;    // several ranks compute it together, each of which has such a node
-  static constexpr uint32_t random = 16;       // never merged with an equal node
-  static constexpr uint32_t stateful = 32;     // has an effect: never merged, never removed
-  static constexpr uint32_t constant = 64;     // no inputs, always the same value
-  static constexpr uint32_t cheap = 128;       // worth computing again in the backward pass instead of keeping
-  static constexpr uint32_t one_by_one = 256;  // output i is made of input i, has its shape, and lies as it lies
+  static constexpr uint32_t view = 4;           // the same elements under another shape, in row-major order
+  static constexpr uint32_t collective = 8;     // several ranks compute it together, each of which has such a node
+  static constexpr uint32_t random = 16;        // never merged with an equal node
+  static constexpr uint32_t stateful = 32;      // has an effect: never merged, never removed
+  static constexpr uint32_t constant = 64;      // no inputs, always the same value
+  static constexpr uint32_t cheap = 128;        // worth computing again in the backward pass instead of keeping
+  static constexpr uint32_t one_by_one = 256;   // output i is made of input i, has its shape, and lies as it lies
+  static constexpr uint32_t placeholder = 512;  // a pass puts others in its place: graph/sliced_value.h
   // NOLINTEND(readability-identifier-naming)
 };
 

@@ -56,8 +56,7 @@ Located locate(const Value& value) {
     if (node.leaf == LeafKind::variable) {
       if (!state.failure.empty()) throw_error<GraphError>("{}", state.failure);
       wait_for(state.ready.get());
-      if (!state.buffer) state.buffer = {std::make_shared<Storage>(state.spec.device, state.spec.bytes())};
-      return {state.buffer, state.layout};
+      return {state.memory(), state.layout};
     }
   }
   if (!node.committed) {

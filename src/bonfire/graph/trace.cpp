@@ -63,6 +63,8 @@ uint32_t Trace::leaf_position(const Value& value) {
   leaves_.push_back(value);
   hash_.mix(0x1eafULL + static_cast<uint64_t>(value.node->leaf));
   mix_spec(hash_, value.spec());
+  if (const VariableState* state = value.node->variable.get(); state != nullptr && state->slice != nullptr)
+    state->slice->mix_into(hash_);
   if (leaves_.size() * 2 > leaf_table_.size()) {
     leaf_table_.assign(leaf_table_.size() * 4, {});
     mask = leaf_table_.size() - 1;
@@ -143,7 +145,7 @@ Value Trace::read(const Variable& variable) {
     auto node = base::make_intrusive<Node>();
     node->leaf = LeafKind::variable;
     node->variable = variable.pointer();
-    node->outputs.emplace_back(state.spec);
+    node->outputs.emplace_back(state.stored);
     node->sequence = context_.place.next_sequence++;
     node->version = state.version;
     state.leaf = node.get();

@@ -3,11 +3,19 @@
 // Reading one gives the value of its newest version; assigning appends the update to the trace. An update happens in
 // place unless the version it replaces is still wanted, by a handle or by a history whose backward pass will read it:
 // then that version gets memory of its own first.
+//
+// Making one, giving it first values and moving it take no memory: that comes with the first launch that uses it, or
+// when it is loaded or saved. A variable may hold a slice of what it stands for (graph/slice.h). Users still see the
+// whole: its shape, its first values, its value in a step (which a pass must share out, graph/sliced_value.h). What is
+// there is stored(); nothing here asks other ranks for the rest, which fleet::gather() does.
 
+#include <memory>
 #include <span>
 #include <string>
 
+#include "bonfire/graph/first_values.h"
 #include "bonfire/graph/node.h"
+#include "bonfire/graph/slice.h"
 #include "bonfire/graph/step_state.h"
 #include "bonfire/graph/tensor.h"
 
@@ -17,14 +25,18 @@ class Variable;
 
 class VariableState : public base::RefCounted<VariableState> {
  public:
-  explicit VariableState(const TensorSpec& variable_spec) : spec(variable_spec) {}
+  explicit VariableState(const TensorSpec& variable_spec) : spec(variable_spec), stored(variable_spec) {}
   ~VariableState();
 
-  TensorSpec spec;
+  TensorSpec spec;                     // of the whole
+  TensorSpec stored;                   // of what the memory has of it
+  std::shared_ptr<const Slice> slice;  // null: all of it
   std::string name;
   Layout layout;  // of the memory; fixed by the first plan that uses the variable
   bool layout_fixed = false;
-  Buffer buffer;  // allocated (zeros) at first use
+  Buffer buffer;             // null, or not allocated yet, until it has values
+  bool has_values = false;   // in the buffer
+  FirstValues first_values;  // until then; empty: zeros
   uint64_t version = 0;
   StepState<bool> requires_grad{false};
   std::shared_ptr<Completion> ready;  // the launch that last wrote it
@@ -37,12 +49,21 @@ class VariableState : public base::RefCounted<VariableState> {
 
   base::IntrusivePtr<VariableState> gradient;  // once made, always the same
   StepState<bool> gradient_is_clear{true};     // the next backward writes instead of adding
+
+  Buffer& memory() {  // with its values, which it gets now if it has none
+    if (!has_values) [[unlikely]]
+      make_first_values();
+    return buffer;
+  }
+
+ private:
+  void make_first_values();
 };
 
 class Variable {
  public:
   Variable() = default;                                              // undefined
-  explicit Variable(const TensorSpec& spec, std::string name = {});  // zeros
+  explicit Variable(const TensorSpec& spec, std::string name = {});  // zeros, which take no memory yet
   explicit Variable(base::IntrusivePtr<VariableState> state) : state_(std::move(state)) {}
   template <class T>
   static Variable from(std::span<const T> values, const Shape& shape, Device device = {}) {
@@ -61,11 +82,25 @@ class Variable {
 
   Tensor value() const;
   operator Tensor() const { return value(); }
-  void assign(const Tensor& value) const;                     // traced; ShapeError when the specs differ
-  void load(std::span<const std::byte> row_major) const;      // at once; waits for launches that use it
-  std::vector<std::byte> save() const;                        // at once, row-major
-  Layout save_as_it_lies(std::span<std::byte> target) const;  // at once, without reordering: returns the order
-  void move_to(Device device) const;                          // keeps the value; clears the gradient
+  void assign(const Tensor& value) const;                 // traced; ShapeError when the specs differ
+  void load(std::span<const std::byte> row_major) const;  // all of it, at once; waits for launches that use it
+  std::vector<std::byte> save() const;                    // at once, row-major; GraphError where this is a slice
+  void move_to(Device device) const;                      // keeps the value; clears the gradient
+  // From now on, by rule: what has no memory yet gets none for it.
+  void set_first_values(FirstValues values) const;
+  const FirstValues& first_values() const { return known("first_values").first_values; }  // empty: zeros, or it is used
+
+  // What of it is here, which for most variables is all of it.
+  Slice slice() const;
+  const TensorSpec& stored_spec() const { return known("stored_spec").stored; }
+  Tensor stored() const;                                         // in the step
+  void assign_stored(const Tensor& value) const;                 // in the step
+  void load_stored(std::span<const std::byte> row_major) const;  // at once
+  std::vector<std::byte> save_stored() const;                    // at once, row-major
+  Layout save_as_it_lies(std::span<std::byte> target) const;     // the same without reordering: returns the order
+  // Keeps that slice of what is here, of its values or first values, and its gradient likewise, which is cleared.
+  // ShapeError where the slice is of another shape, GraphError where values are not here.
+  void keep_slice(const Slice& slice) const;
 
   bool requires_grad() const { return known("requires_grad").requires_grad; }
   void set_requires_grad(bool required) const { known("set_requires_grad").requires_grad = required; }
@@ -73,7 +108,8 @@ class Variable {
   Variable grad_variable() const;  // made at first use
   void clear_grad() const;         // sets a flag: the next backward writes
 
-  // Gives the variable the memory `buffer` (same bytes), with its value moved there. For contiguous groups.
+  // Gives the variable the memory `buffer` (same bytes as are stored), with its value, if any, moved there. For
+  // contiguous groups.
   void rebase(Buffer buffer) const;
 
   // Whoever still wants the current version gets memory of their own, because an update in place is coming.
@@ -101,8 +137,8 @@ class Parameter : public Variable {
   explicit Parameter(Variable variable) : Variable(std::move(variable)) { set_requires_grad(true); }
 };
 
-// Lays the variables out one after the other (each aligned to 64 bytes), in the order given: in one new allocation, or
-// in `storage`, which has contiguous_bytes() at least.
+// Lays the variables out one after the other (each aligned to 64 bytes), in the order given: in one allocation, which
+// is made when one of them has values or gets them, or in `storage`, which has contiguous_bytes() at least.
 void make_contiguous(std::span<const Variable> variables, std::shared_ptr<Storage> storage = nullptr);
 size_t contiguous_bytes(std::span<const Variable> variables);
 

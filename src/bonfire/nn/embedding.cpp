@@ -1,7 +1,5 @@
 #include "bonfire/nn/embedding.h"
 
-#include <algorithm>
-
 #include "bonfire/base/error.h"
 #include "bonfire/nn/sizes.h"
 #include "bonfire/ops/indexing.h"
@@ -10,20 +8,9 @@ namespace bonfire::nn {
 
 namespace {
 
-void clear_row(const Variable& table, int64_t row) {
-  std::vector<std::byte> bytes = table.save();
-  auto row_bytes = static_cast<std::ptrdiff_t>(bytes.size()) / table.shape()[0];
-  std::fill_n(bytes.begin() + row * row_bytes, row_bytes, std::byte{0});
-  table.load(bytes);
-}
-
 init::Rule rule_of(const Embedding::Options& options) {
   init::Rule rule = options.weight_init ? options.weight_init : init::normal(1);
-  if (options.padding_index < 0) return rule;
-  return [rule, row = options.padding_index](const Variable& table) {
-    rule(table);
-    clear_row(table, row);
-  };
+  return options.padding_index < 0 ? rule : init::with_zero_row(rule, options.padding_index);
 }
 
 Shape table_shape(const Embedding::Options& options) {

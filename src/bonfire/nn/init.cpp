@@ -1,12 +1,12 @@
 #include "bonfire/nn/init.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
-#include "bonfire/base/thread_pool.h"
 #include "bonfire/graph/step_context.h"
 
 namespace bonfire::nn::init {
@@ -16,24 +16,12 @@ namespace {
 // Streams of parameters have the highest bit, those of a step's random ops (random_stream) never do.
 constexpr uint64_t kParameterStreams = 1ULL << 63;
 
-// Loads value(index) into every element.
+// value(index) for every element.
 template <class Value>
-void fill(const Variable& variable, const Value& value) {
-  constexpr int64_t kGrain = 1 << 16;  // elements worth a thread of their own
-  int64_t count = variable.shape().count();
-  dispatch(variable.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<T, bool>) {
-      throw_error<ShapeError>("[init] {} is bool; parameters are numbers", variable.name());
-    } else {
-      std::vector<T> values(static_cast<size_t>(count));
-      ThreadPool threads(count > kGrain ? available_cores() : 1);
-      threads.parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] = static_cast<T>(value(i));
-      });
-      variable.load(std::as_bytes(std::span<const T>(values)));
-    }
-  });
+void begin_with(const Variable& variable, Value value) {
+  if (variable.dtype() == DType::boolean)
+    throw_error<ShapeError>("[init] {} is bool; parameters are numbers", variable.name());
+  variable.set_first_values(first_values(std::move(value)));
 }
 
 uint64_t next_stream() { return kParameterStreams | StepContext::current().random.parameters++; }
@@ -48,18 +36,19 @@ Fans fans_of(const Shape& shape) {
   return {shape[1] * window, shape[0] * window};
 }
 
-Rule zeros() {
-  return [](const Variable& variable) { fill(variable, [](int64_t) { return 0.0F; }); };
+Rule constant(double number) {
+  return [number = static_cast<float>(number)](const Variable& variable) {
+    begin_with(variable, [number](int64_t) { return number; });
+  };
 }
 
-Rule ones() {
-  return [](const Variable& variable) { fill(variable, [](int64_t) { return 1.0F; }); };
-}
+Rule zeros() { return constant(0); }
+Rule ones() { return constant(1); }
 
 Rule uniform(double low, double high) {
   return [low, high](const Variable& variable) {
     uint64_t seed = StepContext::current().random.seed, stream = next_stream();
-    fill(variable, [=](int64_t i) {
+    begin_with(variable, [=](int64_t i) {
       return static_cast<float>(low + (high - low) * uniform_at(seed, stream, static_cast<uint64_t>(i)));
     });
   };
@@ -68,7 +57,7 @@ Rule uniform(double low, double high) {
 Rule normal(double deviation, double mean) {
   return [deviation, mean](const Variable& variable) {
     uint64_t seed = StepContext::current().random.seed, stream = next_stream();
-    fill(variable, [=](int64_t i) {
+    begin_with(variable, [=](int64_t i) {
       return static_cast<float>(mean + deviation * normal_at(seed, stream, static_cast<uint64_t>(i)));
     });
   };
@@ -101,6 +90,26 @@ void apply(const Rule& chosen, const Rule& usual, const Variable& variable) {
 
 Skip::Skip() : before_(std::exchange(StepContext::current().place.skips_first_values, true)) {}
 Skip::~Skip() { StepContext::current().place.skips_first_values = before_; }
+
+Rule with_zero_row(Rule rule, int64_t row) {
+  return [rule = std::move(rule), row](const Variable& table) {
+    rule(table);
+    const int64_t size = table.shape().count() / table.shape()[0], begin = row * size, end = begin + size;
+    if (const FirstValues values = table.first_values()) {
+      table.set_first_values([values, begin, end](int64_t from, int64_t count, DType dtype, std::byte* target) {
+        values(from, count, dtype, target);
+        const int64_t first = std::max(from, begin), last = std::min(from + count, end);
+        const auto element = static_cast<int64_t>(size_of(dtype));
+        if (first < last) std::fill_n(target + (first - from) * element, (last - first) * element, std::byte{0});
+      });
+    } else {  // a rule that has loaded it
+      std::vector<std::byte> bytes = table.save();
+      const auto element = static_cast<int64_t>(size_of(table.dtype()));
+      std::fill_n(bytes.begin() + begin * element, size * element, std::byte{0});
+      table.load(bytes);
+    }
+  };
+}
 
 Rule kaiming_normal_fan_out() {
   return [](const Variable& variable) {

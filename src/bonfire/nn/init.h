@@ -11,11 +11,13 @@
 
 namespace bonfire::nn::init {
 
-// Gives a variable its first values.
+// Gives a variable its first values. Those below set a rule (Variable::set_first_values) that is followed when the
+// variable is first used; seed and k are those of now. One of a program's own may as well load values at once.
 using Rule = std::function<void(const Variable&)>;
 
 Rule zeros();
 Rule ones();
+Rule constant(double number);
 Rule uniform(double low, double high);  // [low, high)
 Rule normal(double deviation, double mean = 0);
 
@@ -29,6 +31,9 @@ Rule kaiming_normal_fan_out();
 
 // Uniform within ±√(6 / (fan_in + fan_out)).
 Rule xavier_uniform();
+
+// By that rule, but for one row, which is zero.
+Rule with_zero_row(Rule rule, int64_t row);
 
 // While one lives, modules made on this thread draw no numbers and leave those parameters at zero: for models that are
 // loaded at once.

@@ -12,12 +12,14 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "bonfire/base/file.h"
+#include "bonfire/graph/slice.h"
 #include "bonfire/tensor/dtype.h"
 #include "bonfire/tensor/shape.h"
 
@@ -28,6 +30,10 @@ struct TensorEntry {
   DType dtype = DType::f32;
   Shape shape;
   std::span<const std::byte> bytes;  // [shape] row-major; not owned, and in a file from elsewhere perhaps not aligned
+  // What of the named tensor this is; null: all of it. A file does not say so: a checkpoint's manifest does.
+  std::shared_ptr<const Slice> slice = {};
+
+  const Shape& whole() const { return slice == nullptr ? shape : slice->whole(); }
 };
 
 using SafetensorsMetadata = std::map<std::string, std::string>;

@@ -16,6 +16,8 @@
 
 namespace bonfire::nn {
 
+class TensorFiles;  // nn/tensor_files.h
+
 struct NamedVariable {
   std::string name;  // "layer2.0.conv1.weight"
   Variable variable;
@@ -38,11 +40,13 @@ struct LoadReport {
 std::string to_string(const LoadReport& report);  // in words, one line a kind; long lists are cut
 std::ostream& operator<<(std::ostream& out, const LoadReport& report);
 
-// Gives the target's variables the entries' values. Floating types are converted to the variable's. A tied variable is
+// Gives the target's variables the entries' values, of which several may be slices of one tensor: each variable takes
+// what it holds of it. Floating types are converted to the variable's. A tied variable is
 // not missing as long as one of its names is there; names that all begin with "module." are taken without it. Nothing
 // is changed when it throws: a DataError that names `source` and everything that does not fit, when strict.
 LoadReport load_state_dict(const StateDict& target, std::span<const TensorEntry> entries, const std::string& source,
                            LoadOptions options = {});
+LoadReport load_state_dict(const StateDict& target, const TensorFiles& files, LoadOptions options = {});
 LoadReport load_state_dict(const StateDict& target, const std::filesystem::path& file, LoadOptions options = {});
 LoadReport load_state_dict(const StateDict& target, const StateDict& values, LoadOptions options = {});
 
@@ -59,7 +63,8 @@ class StateCopy {
   void reserve(size_t bytes);
 
   void take(const StateDict& state);  // waits for launches that are in flight; a tied variable is copied once
-  // Row-major; what lies otherwise is put in order by the first call. Valid until the next take().
+  // Row-major, of slices what is here; what lies otherwise is put in order by the first call. Valid until the next
+  // take().
   std::span<const TensorEntry> entries();
 
  private:
@@ -71,9 +76,10 @@ class StateCopy {
   bool in_order_ = true;
 };
 
-size_t bytes_of(const StateDict& state);  // of all values; a tied variable counts once
+size_t bytes_of(const StateDict& state);  // of what is here of all values; a tied variable counts once
 
-// As safetensors, atomically: either the whole new file is there, or what was there before.
+// As safetensors, atomically: either the whole new file is there, or what was there before. GraphError for slices,
+// which fleet::gather() puts together.
 void save_state_dict(const StateDict& state, const std::filesystem::path& file,
                      const SafetensorsMetadata& metadata = {});
 

@@ -30,16 +30,6 @@ void require_not_negative(const char* optimizer, const char* what, double value)
   if (!(value >= 0)) throw_error<ConfigError>("[{}] {} is {}, expected at least 0", optimizer, what, value);
 }
 
-void fill(const Variable& variable, double value) {
-  dispatch(variable.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    std::vector<std::byte> bytes(variable.spec().bytes());
-    std::fill_n(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T),
-                static_cast<T>(static_cast<float>(value)));
-    variable.load(bytes);
-  });
-}
-
 // One allocation a device, last parameter first.
 void lay_out(const std::vector<Variable>& variables) {
   std::map<Device, std::vector<Variable>> by_device;
@@ -110,7 +100,10 @@ struct Optimizer::Impl {
           TensorSpec spec = parameter.spec();
           spec.dtype = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
           Variable state(spec, names.at(&parameter.state()) + "." + settings.state_names[kind]);
-          if (settings.initial_state != 0) fill(state, settings.initial_state);
+          state.keep_slice(parameter.slice());
+          if (settings.initial_state != 0)
+            state.set_first_values(
+                first_values([value = static_cast<float>(settings.initial_state)](int64_t) { return value; }));
           bucket.states[kind].push_back(state);
           all.push_back(state);
         }
@@ -138,14 +131,19 @@ struct Optimizer::Impl {
     return all;
   }
 
+  // Each updates what it has: of a slice that part. Trust ratios are of whole parameters.
   static void append(const Bucket& bucket, const Conditions& all_conditions) {
+    const bool is_whole = has_trust_ratio(bucket.update.rule);
+    auto value = [&](const Variable& variable) { return is_whole ? variable.value() : variable.stored(); };
     std::vector<int64_t> updated;
     std::vector<Tensor> parameters, gradients, states, conditions;
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       Tensor gradient = bucket.parameters[i].grad();
       if (!gradient.defined()) continue;
+      if (!is_whole && bucket.parameters[i].state().slice != nullptr)
+        gradient = bucket.parameters[i].grad_variable().stored();
       updated.push_back(static_cast<int64_t>(i));
-      parameters.push_back(bucket.parameters[i].value());
+      parameters.push_back(value(bucket.parameters[i]));
       gradients.push_back(std::move(gradient));
       conditions.push_back(all_of(all_conditions, bucket.parameters[i]));
     }
@@ -154,7 +152,7 @@ struct Optimizer::Impl {
     for (int64_t i : updated) targets.push_back(&bucket.parameters[static_cast<size_t>(i)]);
     for (const std::vector<Variable>& kind : bucket.states)
       for (int64_t i : updated) {
-        states.push_back(kind[static_cast<size_t>(i)].value());
+        states.push_back(value(kind[static_cast<size_t>(i)]));
         targets.push_back(&kind[static_cast<size_t>(i)]);
       }
     const UpdateOperands operands =
@@ -163,8 +161,8 @@ struct Optimizer::Impl {
     Tensors results = optimizer_update(operands, squares);
     for (size_t i = 0; i < targets.size(); ++i) {
       Tensor counts = i == 0 ? side_by_side(conditions, updated, bucket) : conditions[(i - 1) % updated.size()];
-      if (counts.defined()) results[i] = where(counts, results[i], targets[i]->value());
-      targets[i]->assign(results[i]);
+      if (counts.defined()) results[i] = where(counts, results[i], value(*targets[i]));
+      is_whole ? targets[i]->assign(results[i]) : targets[i]->assign_stored(results[i]);
     }
   }
 };
@@ -197,6 +195,17 @@ void Optimizer::step() {
     for (const auto& hook : *after) hook.call(*this);
   }
   commit();
+}
+
+void Optimizer::keep_slice(const Variable& parameter, const Slice& slice) const {
+  for (const Bucket& bucket : impl_->buckets)
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      if (!(bucket.parameters[i] == parameter)) continue;
+      for (const std::vector<Variable>& kind : bucket.states) kind[i].keep_slice(slice);
+      return parameter.keep_slice(slice);
+    }
+  throw_error<ConfigError>("[{}] {} is no parameter that this optimizer updates", impl_->settings.name,
+                           parameter.name());
 }
 
 void Optimizer::clear_grad() const {

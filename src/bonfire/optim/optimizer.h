@@ -60,6 +60,10 @@ class Optimizer {
   // How it updates, to be compared and shown: {"optimizer", "adam"}, {"lr", "0.001"}, {"betas", "0.9 and 0.999"} …
   std::vector<std::pair<std::string, std::string>> settings() const;
 
+  // The parameter and what is remembered of it hold that slice from now on (Variable::keep_slice). An optimizer that is
+  // made of parameters with slices has such states from the start.
+  void keep_slice(const Variable& parameter, const Slice& slice) const;
+
   const std::vector<Variable>& parameters() const;  // those that are updated, in the order given
   // State tensors and counts of updates, for checkpoints: "fc.weight.momentum_buffer"; "step", i64 [parameter]: one
   // that has no gradient in a step is not updated, and its count stays. Parameters without a name are called by their

@@ -11,9 +11,12 @@ nn::StateDict state_dict(const Optimizer& optimizer) {
 }
 
 void load_optimizer_state(const Optimizer& optimizer, const std::filesystem::path& file) {
+  load_optimizer_state(optimizer, nn::TensorFiles::open(file));
+}
+
+void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& files) {
   const nn::StateDict state = state_dict(optimizer);
-  const nn::SafetensorsFile opened = nn::SafetensorsFile::open(file);
-  std::vector<nn::TensorEntry> entries(opened.entries().begin(), opened.entries().end());
+  std::vector<nn::TensorEntry> entries(files.entries().begin(), files.entries().end());
   std::deque<std::vector<std::byte>> repeated;
   for (nn::TensorEntry& entry : entries)
     for (const auto& [name, variable] : state) {
@@ -25,7 +28,7 @@ void load_optimizer_state(const Optimizer& optimizer, const std::filesystem::pat
       entry.shape = variable.shape();
       entry.bytes = bytes;
     }
-  nn::load_state_dict(state, entries, file.string());
+  nn::load_state_dict(state, entries, files.source());
 }
 
 }  // namespace bonfire::optim

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "bonfire/nn/state_dict.h"
+#include "bonfire/nn/tensor_files.h"
 #include "bonfire/optim/optimizer.h"
 
 namespace bonfire::optim {
@@ -15,6 +16,7 @@ nn::StateDict state_dict(const Optimizer& optimizer);
 
 // Takes Optimizer::state() from a file. Older ones hold one count of updates for many parameters, which becomes that of
 // each. DataError as from nn::load_state_dict.
+void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& files);
 void load_optimizer_state(const Optimizer& optimizer, const std::filesystem::path& file);
 
 }  // namespace bonfire::optim

@@ -9,7 +9,9 @@ namespace bonfire::fleet {
 namespace {
 
 std::string print(const std::string& name, const Variable& variable) {
-  return fmt::format("'{}' {} {}", name, name_of(variable.dtype()), to_string(variable.shape()));
+  const Slice slice = variable.slice();
+  const std::string shape = slice.is_all() ? to_string(variable.shape()) : to_string(slice);
+  return fmt::format("'{}' {} {}", name, name_of(variable.dtype()), shape);
 }
 
 }  // namespace

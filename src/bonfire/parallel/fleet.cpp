@@ -19,9 +19,10 @@ void require_one_device(std::span<const Variable> variables) {
 }
 
 void broadcast(comm::Group& group, const Variable& variable) {
-  std::vector<std::byte> bytes = variable.save();
+  std::vector<std::byte> bytes(variable.stored_spec().bytes());
+  if (group.rank() == 0) bytes = variable.save_stored();  // the others need not make theirs
   group.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
-  if (group.rank() != 0) variable.load(bytes);
+  if (group.rank() != 0) variable.load_stored(bytes);
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct Traced {
   uint64_t moves_seen = kNever;  // by variables, before all of them were seen to lie as the plan has them
   std::shared_ptr<runtime::Plan> plan;
   std::vector<Value> leaves;
-  std::vector<int> input_of_leaf;  // which argument a leaf stands for, or -1
+  std::vector<int> input_of_leaf;                    // which argument a leaf stands for, or -1
+  std::vector<std::shared_ptr<const Slice>> slices;  // of the leaves that are variables
   std::vector<Variable> assigned;
   std::vector<int> outputs;  // for each returned tensor: the plan's output, or -1 - argument for an input itself
 };
@@ -43,12 +44,14 @@ base::Hash128 key_of(std::span<const Tensor> inputs) {
 bool fits(const Traced& traced) {
   if (!traced.states.holds()) return false;
   if (traced.moves_seen == variable_moves()) return true;
-  // A variable that was moved to another device since is another step.
-  auto is_there = [](const Value& leaf) {
-    return leaf.node->leaf != LeafKind::variable || leaf.node->variable->spec == leaf.spec();
-  };
-  return std::all_of(traced.leaves.begin(), traced.leaves.end(), is_there) &&
-         runtime::layouts_fit(*traced.plan, traced.leaves);
+  // A variable that was moved to another device since, or has another slice, is another step.
+  for (size_t i = 0; i < traced.leaves.size(); ++i) {
+    const Value& leaf = traced.leaves[i];
+    if (leaf.node->leaf != LeafKind::variable) continue;
+    const VariableState& state = *leaf.node->variable;
+    if (!(state.stored == leaf.spec()) || state.slice != traced.slices[i]) return false;
+  }
+  return runtime::layouts_fit(*traced.plan, traced.leaves);
 }
 
 // Inputs as a launch can bind them: in memory of their own.
@@ -137,6 +140,7 @@ Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor
       if (leaf == stand_ins[i].value()) argument = static_cast<int>(i);
     traced.leaves.push_back(leaf.node->leaf == LeafKind::variable ? any_version(leaf) : leaf);
     traced.input_of_leaf.push_back(argument);
+    traced.slices.push_back(leaf.node->variable ? leaf.node->variable->slice : nullptr);
   }
   for (const Assignment& assignment : trace.assignments()) traced.assigned.push_back(assignment.variable);
   for (const NodePtr& node : trace.nodes()) {

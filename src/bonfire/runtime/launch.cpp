@@ -155,11 +155,7 @@ void write_scalar(const Node& leaf, std::byte* target) {
 
 Buffer& variable_buffer(VariableState& state) {
   if (!state.failure.empty()) throw_error<GraphError>("{}", state.failure);
-  if (!state.buffer) {
-    state.buffer = {std::make_shared<Storage>(state.spec.device, state.spec.bytes())};
-    memory_of(state.spec.device).fill_zero(state.buffer.data(), state.spec.bytes());
-  }
-  return state.buffer;
+  return state.memory();
 }
 
 // Builds the launches of one plan.
@@ -287,14 +283,16 @@ void adopt_layouts(const Plan& plan, std::span<const Value> leaves) {
     if (leaves[i].node->leaf != LeafKind::variable || !plan.leaf_layout_used[i] || state->layout_fixed) continue;
     state->layout_fixed = true;
     if (state->layout == plan.leaf_layouts[i]) continue;
-    engine().synchronize();
-    Buffer& buffer = variable_buffer(*state);
-    DeviceMemory& memory = memory_of(state->spec.device);
-    std::vector<std::byte> before(state->spec.bytes()), after(state->spec.bytes());
-    memory.copy_to_host(before.data(), buffer.data(), before.size());
-    convert_layout(before.data(), state->layout, after.data(), plan.leaf_layouts[i], state->spec.shape,
-                   state->spec.dtype);
-    memory.copy_from_host(buffer.data(), after.data(), after.size());
+    if (state->has_values) {  // else they are made in that order
+      engine().synchronize();
+      Buffer& buffer = variable_buffer(*state);
+      const TensorSpec& stored = state->stored;
+      DeviceMemory& memory = memory_of(stored.device);
+      std::vector<std::byte> before(stored.bytes()), after(stored.bytes());
+      memory.copy_to_host(before.data(), buffer.data(), before.size());
+      convert_layout(before.data(), state->layout, after.data(), plan.leaf_layouts[i], stored.shape, stored.dtype);
+      memory.copy_from_host(buffer.data(), after.data(), after.size());
+    }
     state->layout = plan.leaf_layouts[i];
     note_variable_move();
   }

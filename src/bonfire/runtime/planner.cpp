@@ -1,5 +1,6 @@
 #include "bonfire/runtime/planner.h"
 
+#include "bonfire/graph/sliced_value.h"
 #include "bonfire/runtime/emit_programs.h"
 #include "bonfire/runtime/separate_outputs.h"
 
@@ -8,6 +9,7 @@ namespace bonfire::runtime {
 std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves,
                                 const passes::Options& options) {
   passes::run_pipeline(*graph, options);
+  require_no_placeholders(*graph);
   separate_outputs(*graph);
   auto plan = std::make_unique<Plan>();
   Choices choices = choose_candidates(*graph, leaves, options.fast_math);

@@ -16,8 +16,19 @@ Storage::Storage(Device device, size_t bytes, std::shared_ptr<void> memory)
       data_(memory_of(device).allocate_staged(lent_.get(), bytes)) {}
 
 Storage::~Storage() {
+  if (!is_allocated()) return;
   DeviceMemory& memory = memory_of(device_);
   lent_ == nullptr ? memory.deallocate(data_, bytes_) : memory.deallocate_staged(data_, bytes_);
+}
+
+void* Storage::allocate_late() const {
+  std::call_once(once_, [this] {
+    DeviceMemory& memory = memory_of(device_);
+    void* data = memory.allocate(bytes_);
+    memory.fill_zero(data, bytes_);
+    data_.store(data, std::memory_order_release);
+  });
+  return data_.load(std::memory_order_acquire);
 }
 
 Layout channels_last() { return {.order = {0, 2, 3, 1}}; }

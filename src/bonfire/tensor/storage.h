@@ -1,8 +1,10 @@
 #pragma once
 // Storage: a block of device memory that lives as long as someone holds it. Layout: how a logical shape lies in it.
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "bonfire/tensor/device.h"
@@ -14,6 +16,9 @@ namespace bonfire {
 class Storage {
  public:
   Storage(Device device, size_t bytes);
+  // Of zeros, which is allocated when somebody first asks for its data(): by any thread.
+  struct WhenUsed {};
+  Storage(Device device, size_t bytes, WhenUsed) : device_(device), bytes_(bytes), is_late_(true) {}
   // In host memory that somebody else owns and other processes may see; beside it on a device with memory of its own.
   Storage(Device device, size_t bytes, std::shared_ptr<void> memory);
   ~Storage();
@@ -22,13 +27,21 @@ class Storage {
 
   Device device() const { return device_; }
   size_t bytes() const { return bytes_; }
-  void* data() const { return data_; }
+  void* data() const {
+    void* data = data_.load(std::memory_order_acquire);
+    return data != nullptr || !is_late_ ? data : allocate_late();
+  }
+  bool is_allocated() const { return !is_late_ || data_.load(std::memory_order_acquire) != nullptr; }
 
  private:
+  void* allocate_late() const;
+
   Device device_;
   size_t bytes_;
   std::shared_ptr<void> lent_;  // null: nobody else's
-  void* data_;
+  bool is_late_ = false;
+  mutable std::once_flag once_;
+  mutable std::atomic<void*> data_{nullptr};
 };
 
 // A range inside a storage; the unit that plans bind to operands.

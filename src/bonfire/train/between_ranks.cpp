@@ -39,7 +39,8 @@ std::string text_of_first_rank(const std::string& text) {
 void take_values_of_first_rank(const nn::StateDict& variables) {
   if (alone()) return;
   for (const auto& [name, variable] : variables) {
-    std::vector<std::byte> bytes = variable.save();
+    std::vector<std::byte> bytes(variable.spec().bytes());
+    if (is_first_rank()) bytes = variable.save();
     fleet::group().broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
     if (!is_first_rank()) variable.load(bytes);
   }

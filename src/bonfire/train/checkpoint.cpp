@@ -1,19 +1,22 @@
 #include "bonfire/train/checkpoint.h"
 
 #include <signal.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/base/private_file.h"
+#include "bonfire/comm/same_settings.h"
 #include "bonfire/nn/weights_checksum.h"
+#include "bonfire/train/manifest.h"
 
 namespace bonfire::train {
 
@@ -26,8 +29,7 @@ constexpr const char* kBest = "best.safetensors";  // of a run
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kAverage = "average.safetensors";
 constexpr const char* kState = "state.json";
-constexpr const char* kManifest = "manifest.json";
-constexpr int64_t kFormat = 1;  // of the manifest, and of what it names
+constexpr const char* kOfRank = ".rank-";  // weights.rank-2.safetensors
 constexpr const char* kPrefix = "step-";
 constexpr const char* kUnfinished = "unfinished-";
 constexpr const char* kDiscarded = "discarded-";
@@ -35,10 +37,6 @@ constexpr const char* kDiscarded = "discarded-";
 void write_text(const fs::path& path, const std::string& text) {
   const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(text))};
   base::write_private_file(path, chunks);
-}
-
-uint32_t checksum(std::span<const std::byte> bytes) {
-  return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 std::string text_of(std::span<const std::byte> bytes) {
@@ -87,44 +85,68 @@ std::vector<FoundCheckpoint> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
-// The manifest comes last: a folder that has one is whole.
-void write_files(const fs::path& folder, int64_t step, CheckpointContent& content) {
-  std::vector<const char*> names{kWeights, kOptimizer, kState};
-  auto write = [&](const char* name, nn::StateCopy& values) {
-    nn::write_safetensors(folder / name, values.entries(), nn::with_checksum(values.entries(), {}));
+// The tensors of one kind that go into a file, and the file's name for a rank.
+struct TensorList {
+  const char* file;
+  std::vector<nn::TensorEntry> entries;
+};
+
+std::vector<TensorList> lists_of(CheckpointContent& content) {
+  auto list = [](const char* file, nn::StateCopy& values) {
+    return TensorList{file, {values.entries().begin(), values.entries().end()}};
   };
-  write(kWeights, content.weights);
-  write(kOptimizer, content.optimizer);
-  if (content.average) {
-    write(kAverage, *content.average);
-    names.push_back(kAverage);
-  }
-  write_text(folder / kState, content.state);
-  nlohmann::json files;
-  for (const char* name : names) {
-    base::MappedFile mapped(folder / name);
-    files[name] = {{"bytes", mapped.bytes().size()}, {"crc32", checksum(mapped.bytes())}};
-  }
-  write_text(folder / kManifest, nlohmann::json{{"format", kFormat}, {"step", step}, {"files", files}}.dump(1) + "\n");
+  std::vector<TensorList> lists{list(kWeights, content.weights), list(kOptimizer, content.optimizer)};
+  if (content.average) lists.push_back(list(kAverage, *content.average));
+  return lists;
+}
+
+std::string file_of_rank(const fs::path& file, int rank) {
+  return rank == 0 ? file.string()
+                   : fmt::format("{}{}{}{}", file.stem().string(), kOfRank, rank, file.extension().string());
+}
+
+// Returns what the manifest says of the file.
+ManifestFile write_tensors(const fs::path& file, std::span<const nn::TensorEntry> entries) {
+  nn::write_safetensors(file, entries, nn::with_checksum(entries, {}));
+  ManifestFile said = measure_file(file);
+  for (const nn::TensorEntry& entry : entries)
+    if (entry.slice != nullptr) said.slices.emplace(entry.name, *entry.slice);
+  return said;
+}
+
+// The manifest comes last: a folder that has one is whole.
+void finish_files(const fs::path& folder, int64_t step, const std::string& state,
+                  std::map<std::string, ManifestFile> files) {
+  write_text(folder / kState, state);
+  files[kState] = measure_file(folder / kState);
+  const bool has_slices = std::any_of(files.begin(), files.end(), [](const auto& file) {
+    return !file.second.slices.empty() || file.first.find(kOfRank) != std::string::npos;
+  });
+  write_manifest(folder, {.format = has_slices ? 2 : 1, .step = step, .files = std::move(files)});
   base::sync_folder(folder);
+}
+
+void write_files(const fs::path& folder, int64_t step, CheckpointContent& content) {
+  std::map<std::string, ManifestFile> files;
+  for (const TensorList& list : lists_of(content)) {
+    for (const nn::TensorEntry& entry : list.entries)
+      if (entry.slice != nullptr && entry.slice->count() != entry.whole().count())
+        throw_error<DataError>("of {} only {} is here; ranks that hold slices save together", entry.name,
+                               to_string(*entry.slice));
+    files[list.file] = write_tensors(folder / list.file, list.entries);
+  }
+  finish_files(folder, step, content.state, std::move(files));
 }
 
 std::optional<std::string> find_damage(const fs::path& checkpoint, int64_t& format) {
   try {
-    nlohmann::json manifest = nlohmann::json::parse(text_of(base::read_file(checkpoint / kManifest)));
-    format = manifest.at("format");
-    if (format > kFormat) return "a newer format";
-    for (const auto& [name, expected] : manifest.at("files").items()) {
-      base::MappedFile file(checkpoint / name);
-      size_t bytes = expected.at("bytes").get<size_t>();
-      if (file.bytes().size() != bytes)
-        return fmt::format("{} has {} bytes, expected {}", name, file.bytes().size(), bytes);
-      if (checksum(file.bytes()) != expected.at("crc32").get<uint32_t>()) return name + " is damaged (wrong checksum)";
-    }
+    const Manifest manifest = read_manifest(checkpoint);
+    format = manifest.format;
+    if (format > Manifest::kNewest) return "a newer format";
+    for (const auto& [name, expected] : manifest.files)
+      if (const std::string found = difference(checkpoint / name, expected); !found.empty()) return found;
   } catch (const Error& error) {
     return error.what();
-  } catch (const nlohmann::json::exception& error) {
-    return fmt::format("{} is damaged: {}", kManifest, error.what());
   }
   return {};
 }
@@ -199,25 +221,152 @@ fs::path average_file(const fs::path& checkpoint) { return checkpoint / kAverage
 
 std::string read_checkpoint_state(const fs::path& checkpoint) { return text_of(base::read_file(checkpoint / kState)); }
 
-fs::path save_checkpoint(const fs::path& folder, int64_t step, CheckpointContent& content, int64_t keep,
-                         const fs::path& spare) {
-  std::string name = checkpoint_name(step);
-  fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
+namespace {
+
+// A folder for the new checkpoint, with what others have left put away.
+void begin_unfinished(const fs::path& folder, const fs::path& unfinished) {
   std::error_code error;
   fs::create_directories(folder.parent_path(), error);
   base::make_private_folder(folder, error);
   finish_or_remove_unfinished(folder);
   base::make_private_folder(unfinished, error);
   if (error) throw_error<DataError>("[checkpoint] cannot make '{}': {}", unfinished.string(), error.message());
+}
+
+// Does this rank's part, and hears how it went on the others: an error of one is one of all, and says whose it is.
+// Returns what each rank's part has returned.
+std::vector<std::string> together(comm::Group& ranks, const std::function<std::string()>& part) {
+  nlohmann::json mine;
+  try {
+    mine["done"] = part();
+  } catch (const Error& error) {
+    mine["error"] = error.what();
+  }
+  std::vector<std::string> done;
+  std::string failure;
+  const std::vector<std::string> all =
+      comm::exchange_texts(ranks, mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  for (size_t r = 0; r < all.size(); ++r) {
+    const nlohmann::json said = nlohmann::json::parse(all[r]);
+    if (said.contains("error") && failure.empty())
+      failure = fmt::format("rank {}: {}", r, said["error"].get<std::string>());
+    if (said.contains("done")) done.push_back(said["done"]);
+  }
+  if (!failure.empty()) throw_error<DataError>("{}", failure);
+  return done;
+}
+
+std::string name_of_piece(const TensorList& list, const nn::TensorEntry& entry) {
+  return fmt::format("{} {} {}", list.file, entry.name, entry.slice == nullptr ? "" : to_string(*entry.slice));
+}
+
+// Leaves out what an earlier rank has too.
+void keep_own(comm::Group& ranks, std::vector<TensorList>& lists) {
+  nlohmann::json mine = nlohmann::json::array();
+  for (const TensorList& list : lists)
+    for (const nn::TensorEntry& entry : list.entries) mine.push_back(name_of_piece(list, entry));
+  const std::vector<std::string> all = comm::exchange_texts(ranks, mine.dump());
+  std::set<std::string> taken;
+  for (int r = 0; r < ranks.rank(); ++r)
+    for (const auto& piece : nlohmann::json::parse(all[static_cast<size_t>(r)])) taken.insert(piece.get<std::string>());
+  for (TensorList& list : lists)
+    std::erase_if(list.entries, [&](const nn::TensorEntry& one) { return taken.contains(name_of_piece(list, one)); });
+}
+
+// Of one rank; what the manifest says of its files.
+std::string write_own(const fs::path& unfinished, int rank, const std::vector<TensorList>& lists) {
+  if (!base::is_folder(unfinished))
+    throw_error<DataError>(
+        "'{}', which the first rank has made, is not there: ranks that hold slices write one checkpoint together and "
+        "need a file system that all of them see",
+        unfinished.string());
+  std::map<std::string, ManifestFile> files;
+  for (const TensorList& list : lists) {
+    if (list.entries.empty() && rank > 0) continue;
+    const std::string name = file_of_rank(list.file, rank);
+    files[name] = write_tensors(unfinished / name, list.entries);
+  }
+  base::sync_folder(unfinished);
+  return files_to_json(files);
+}
+
+// Of the first rank, which sees what the others say they have written.
+std::map<std::string, ManifestFile> collect_files(const fs::path& unfinished,
+                                                  const std::vector<std::string>& of_ranks) {
+  std::map<std::string, ManifestFile> files;
+  for (size_t r = 0; r < of_ranks.size(); ++r)
+    for (auto& [name, file] : files_from_json(of_ranks[r])) {
+      std::error_code error;
+      const uintmax_t bytes = fs::file_size(unfinished / name, error);
+      if (error || bytes != file.bytes)
+        throw_error<DataError>(
+            "rank {} has written '{}' ({} bytes), and the first rank does not see it so: ranks that hold slices need a "
+            "file system that all of them see",
+            r, (unfinished / name).string(), file.bytes);
+      files[name] = std::move(file);
+    }
+  return files;
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& folder, int64_t step, CheckpointContent& content, int64_t keep,
+                         const fs::path& spare) {
+  const std::string name = checkpoint_name(step);
+  const fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
+  begin_unfinished(folder, unfinished);
   try {
     write_files(unfinished, step, content);
     finish(unfinished, finished);
   } catch (const Error&) {
-    fs::remove_all(unfinished, error);  // on a full disk it is in the way
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);  // on a full disk it is in the way
     throw;
   }
   remove_old(folder, keep, spare, finished);
   return finished;
+}
+
+fs::path save_checkpoint_of_ranks(comm::Group& ranks, const fs::path& folder, int64_t step, CheckpointContent& content,
+                                  int64_t keep, const fs::path& spare) {
+  const std::string name = checkpoint_name(step);
+  const fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
+  const bool is_first = ranks.rank() == 0;
+  std::vector<TensorList> lists = lists_of(content);
+  try {
+    together(ranks, [&] {
+      if (is_first) begin_unfinished(folder, unfinished);
+      return std::string();
+    });
+    keep_own(ranks, lists);
+    const std::vector<std::string> written =
+        together(ranks, [&] { return write_own(unfinished, ranks.rank(), lists); });
+    together(ranks, [&] {
+      if (!is_first) return std::string();
+      finish_files(unfinished, step, content.state, collect_files(unfinished, written));
+      finish(unfinished, finished);
+      return std::string();
+    });
+  } catch (const Error&) {
+    std::error_code ignored;
+    if (is_first) fs::remove_all(unfinished, ignored);
+    throw;
+  }
+  if (is_first) remove_old(folder, keep, spare, finished);
+  return finished;
+}
+
+nn::TensorFiles open_tensors(const fs::path& file) {
+  nn::TensorFiles files(file.string());
+  const fs::path folder = file.parent_path();
+  const std::string own = file.filename(), of_ranks = file.stem().string() + kOfRank;
+  const bool is_ours = own == kWeights || own == kOptimizer || own == kAverage;
+  Manifest manifest;
+  if (is_ours && base::exists(manifest_file(folder))) manifest = read_manifest(folder);
+  files.add(file, manifest.files[own].slices);
+  for (const auto& [name, said] : manifest.files)
+    if (name.starts_with(of_ranks)) files.add(folder / name, said.slices);
+  return files;
 }
 
 void sweep_leftovers(const fs::path& run) {
@@ -239,18 +388,18 @@ fs::path take_up(const fs::path& run, const fs::path& checkpoint) {
 std::optional<std::string> damage_of(const fs::path& checkpoint) {
   int64_t format = 0;
   std::optional<std::string> damage = find_damage(checkpoint, format);
-  if (format > kFormat)
+  if (format > Manifest::kNewest)
     throw_error<DataError>(
         "[checkpoint] {} has format {}, this build reads formats up to {}: a newer Bonfire has written it; go on with "
         "that one",
-        checkpoint.string(), format, kFormat);
+        checkpoint.string(), format, Manifest::kNewest);
   return damage;
 }
 
 fs::path weights_in(const fs::path& place) {
   if (!base::is_folder(place)) return place;
   if (base::exists(weights_file(place))) {
-    if (std::optional<std::string> damage = base::exists(place / kManifest) ? damage_of(place) : std::nullopt)
+    if (std::optional<std::string> damage = base::exists(manifest_file(place)) ? damage_of(place) : std::nullopt)
       throw_error<DataError>("[checkpoint] {} is damaged: {}; take another checkpoint of the run", place.string(),
                              *damage);
     return weights_file(place);

@@ -11,13 +11,20 @@
 // folder is renamed and its parent synced. One of the same step that is there already is renamed just before
 // (discarded-step-N) and removed last. So at every moment there is a whole checkpoint, under its own name or as an
 // unfinished one with a manifest, and the newest one that agrees with its manifest is what a resumed run begins from.
+//
+// Where ranks hold slices of tensors each of them writes what it owns, those after the first into
+// weights.rank-N.safetensors and so on; what several have, the first of them writes. The manifest says which slice is
+// where (train/manifest.h), and whoever reads asks for slices: open_tensors(weights_file(checkpoint)) holds all of
+// them.
 
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "bonfire/comm/group.h"
 #include "bonfire/nn/state_dict.h"
+#include "bonfire/nn/tensor_files.h"
 
 namespace bonfire::train {
 
@@ -33,6 +40,11 @@ std::string checkpoint_name(int64_t step);  // "step-00000313"
 // DataError when it cannot be written: what was there before is still there, and nothing of the new one is.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step, CheckpointContent& content,
                                       int64_t keep, const std::filesystem::path& spare = {});
+// The same as a collective call of ranks that hold slices, and that must see one file system. The first rank's state
+// counts. An error on one rank is one on all; a rank that goes meanwhile is a CommError.
+std::filesystem::path save_checkpoint_of_ranks(comm::Group& ranks, const std::filesystem::path& folder, int64_t step,
+                                               CheckpointContent& content, int64_t keep,
+                                               const std::filesystem::path& spare = {});
 
 // Whether everything the manifest names is there and unchanged; otherwise what is wrong, with the file's name.
 // DataError for one of a newer format, which is not damaged: nothing older must be taken in its place.
@@ -58,5 +70,8 @@ std::filesystem::path weights_in(const std::filesystem::path& place);
 
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);
 std::filesystem::path average_file(const std::filesystem::path& checkpoint);
+
+// The tensors of one of these files, and those that other ranks have written beside it.
+nn::TensorFiles open_tensors(const std::filesystem::path& file);
 
 }  // namespace bonfire::train

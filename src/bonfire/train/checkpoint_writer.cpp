@@ -78,7 +78,11 @@ void CheckpointWriter::write(int64_t step, const fs::path& spare, const WeightsF
       nn::write_safetensors(weights.path, evaluated.entries(),
                             nn::with_checksum(evaluated.entries(), weights.metadata));
     }
-    save_checkpoint(folder_, step, content_, options_.keep, spare);
+    if (options_.ranks == nullptr) {
+      save_checkpoint(folder_, step, content_, options_.keep, spare);
+    } else {
+      save_checkpoint_of_ranks(*options_.ranks, folder_, step, content_, options_.keep, spare);
+    }
   } catch (const DataError& error) {
     throw_error<DataError>(
         "[checkpoint] {} could not be saved: {}; the checkpoints before it are as they were. Make room or choose "

@@ -33,6 +33,8 @@ class CheckpointWriter {
   struct Options {
     int64_t keep = 3;              // newest checkpoints
     Timeline* timeline = nullptr;  // where copies and writes are noted
+    // Of ranks that hold slices: each has a writer, and they write each checkpoint together. Nobody else uses it.
+    std::shared_ptr<comm::Group> ranks = nullptr;
   };
   CheckpointWriter(std::filesystem::path folder, Options options);
   ~CheckpointWriter();  // waits; an error that nobody has asked for is lost

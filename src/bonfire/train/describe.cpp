@@ -22,13 +22,14 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string describe_file(const fs::path& path) {
-  nn::SafetensorsFile file = nn::SafetensorsFile::open(path);
+  const nn::TensorFiles file = open_tensors(path);
   std::string text = path.string() + "\n";
   int64_t elements = 0;
   size_t bytes = 0, width = 4;
   for (const nn::TensorEntry& entry : file.entries()) width = std::max(width, entry.name.size());
   for (const nn::TensorEntry& entry : file.entries()) {
-    text += fmt::format("  {:<{}}  {:<5} {}\n", entry.name, width, name_of(entry.dtype), to_string(entry.shape));
+    const std::string shape = entry.slice == nullptr ? to_string(entry.shape) : to_string(*entry.slice);
+    text += fmt::format("  {:<{}}  {:<5} {}\n", entry.name, width, name_of(entry.dtype), shape);
     elements += entry.shape.count();
     bytes += entry.bytes.size();
   }

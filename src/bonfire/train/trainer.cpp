@@ -102,7 +102,8 @@ void Trainer::State::make_model() {
   model = own ? own->model : models::make(config.model, opened.model);
   task().check_model(*model, model_name());
   if (!config.init_from.empty() && is_first_rank() && !goes_on) {
-    nn::LoadReport report = model->load(weights_in(config.init_from), {.strict = config.strict});
+    nn::LoadReport report =
+        nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
   }
   if (!own || !own->is_copied) model->to(place);
@@ -325,10 +326,8 @@ RunEnds Trainer::run_as_rank() {
   if (s.is_complete()) return s.tell_complete();
   if (s.samples_are_traced)
     s.sample_trace = std::make_unique<SampleTrace>(s.folder, s.ledger.restarts(), fleet::rank());
+  s.make_writer();
   if (is_first_rank()) {
-    s.writer = std::make_unique<CheckpointWriter>(
-        s.folder / "checkpoints", CheckpointWriter::Options{.keep = s.config.keep_last, .timeline = s.timeline.get()});
-    s.writer->prepare(s.checkpoint_source());
     std::string yaml = s.own ? to_yaml(s.config, kKeysOfKnownTasks) : to_yaml(s.config);
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(yaml))};
     base::write_file_atomically(s.folder / "config.yaml", chunks);

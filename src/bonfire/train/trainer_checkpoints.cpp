@@ -1,12 +1,16 @@
 #include <algorithm>
+#include <deque>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/base/log_file.h"
 #include "bonfire/base/private_file.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/nn/weights_checksum.h"
 #include "bonfire/optim/optimizer_state.h"
+#include "bonfire/parallel/gather.h"
 #include "bonfire/runtime/tuning.h"
 #include "bonfire/train/trainer_state.h"
 
@@ -59,14 +63,7 @@ void require_fitting(const nlohmann::json& state, const Config& config, const st
 void Trainer::State::restore(const fs::path& checkpoint) {
   nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(checkpoint), nullptr, false);
   require_fitting(state, config, model_name(), checkpoint);
-  nn::load_state_dict(model->state_dict(), weights_file(checkpoint));
-  optim::load_optimizer_state(*optimizer, optimizer_file(checkpoint));
-  if (average && base::exists(average_file(checkpoint))) {
-    nn::load_state_dict(average->state(), average_file(checkpoint));
-  } else if (average) {
-    average->begin_anew();
-    note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
-  }
+  load_tensors(checkpoint);
   take_run_state(state.dump(), (checkpoint / "state.json").string());
   ledger.note_restart();
   if (is_other_test_data) {
@@ -76,6 +73,18 @@ void Trainer::State::restore(const fs::path& checkpoint) {
     note("the scores so far are of other test data: the best one is looked for anew from here on");
   }
   last_checkpoint = checkpoint;
+}
+
+// What this rank holds of them.
+void Trainer::State::load_tensors(const fs::path& checkpoint) {
+  nn::load_state_dict(model->state_dict(), open_tensors(weights_file(checkpoint)));
+  optim::load_optimizer_state(*optimizer, open_tensors(optimizer_file(checkpoint)));
+  if (average && base::exists(average_file(checkpoint))) {
+    nn::load_state_dict(average->state(), open_tensors(average_file(checkpoint)));
+  } else if (average) {
+    average->begin_anew();
+    note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
+  }
 }
 
 void Trainer::State::take_run_state(const std::string& json, const std::string& source) {
@@ -102,6 +111,7 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
 }
 
 // The first rank reads and makes files; the others get from it what they need to know, so they need not share a disk.
+// Those that hold slices do: each reads its own.
 void Trainer::State::begin_or_resume() {
   if (is_first_rank() && goes_on) {
     resumed_from = take_up(folder, resumed_from);
@@ -117,8 +127,32 @@ void Trainer::State::begin_or_resume() {
   if (!is_first_rank()) take_run_state(state, "rank 0");
   if (!goes_on) return;
   runtime::share_tuning(fleet::group());
+  if (has_slices()) {
+    const fs::path checkpoint = text_of_first_rank(resumed_from.string());
+    if (!is_first_rank()) load_tensors(checkpoint);
+    return;
+  }
   CheckpointSource all = checkpoint_source();
   for (const nn::StateDict& variables : {all.weights, all.optimizer, all.average}) take_values_of_first_rank(variables);
+}
+
+bool Trainer::State::has_slices() const {
+  const CheckpointSource all = checkpoint_source();
+  int64_t count = 0;
+  for (const nn::StateDict* list : {&all.weights, &all.optimizer, &all.average})
+    for (const auto& [name, variable] : *list) count += variable.slice().is_all() ? 0 : 1;
+  add_over_ranks(std::span(&count, 1));
+  return count > 0;
+}
+
+void Trainer::State::make_writer() {
+  const bool has_parts = fleet::world_size() > 1 && has_slices();
+  if (!has_parts && !is_first_rank()) return;
+  CheckpointWriter::Options options{.keep = config.keep_last, .timeline = timeline.get()};
+  if (has_parts) options.ranks = fleet::group().split(0);
+  writer = std::make_unique<CheckpointWriter>(folder / "checkpoints", options);
+  writes_together = has_parts;
+  writer->prepare(checkpoint_source());
 }
 
 CheckpointSource Trainer::State::checkpoint_source() const {
@@ -147,18 +181,37 @@ std::string Trainer::State::run_state() const {
   return state.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// Weights that ranks have slices of, as one file of the first rank. A collective call where there is one to write.
+void Trainer::State::save_gathered(const WeightsFile& file) const {
+  if (file.path.empty()) return;
+  const nn::StateDict state = average ? average->state() : model->state_dict();
+  std::deque<std::vector<std::byte>> memory;
+  std::vector<nn::TensorEntry> entries;
+  for (const auto& [name, variable] : state) {
+    const Tensor whole = fleet::gather(variable);
+    if (!is_first_rank()) continue;
+    whole.copy_to_host(memory.emplace_back(whole.spec().bytes()));
+    entries.push_back({name, whole.dtype(), whole.shape(), memory.back()});
+  }
+  if (is_first_rank()) nn::write_safetensors(file.path, entries, nn::with_checksum(entries, file.metadata));
+}
+
 void Trainer::State::save() {
   compare_replicas();
   saved_step = step;
   if (sample_trace) sample_trace->flush();  // before ranks meet: then all traces reach as far as the checkpoint
   if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
-  if (!is_first_rank()) return;
-  show_saving();
+  if (!is_first_rank() && !writes_together) return;
+  if (is_first_rank()) show_saving();
   CheckpointSource source = checkpoint_source();
   source.state = run_state();
   WeightsFile best;
   if (!best_checkpoint.empty() && best_checkpoint.filename() == checkpoint_name(step))
     best = {folder / "best.safetensors", weights_metadata()};
+  if (writes_together) {
+    best.path = text_of_first_rank(best.path.string());
+    save_gathered(std::exchange(best, {}));
+  }
   last_checkpoint = writer->save(step, source, best_checkpoint, best);
 }
 

@@ -121,7 +121,7 @@ void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
 
 void Trainer::State::take_task_from(const fs::path& weights) {
   try {
-    const auto trained = task().as_trained(nn::SafetensorsFile::open(weights).metadata());
+    const auto trained = task().as_trained(open_tensors(weights).metadata());
     if (trained) opened.task = trained;
   } catch (const DataError& error) {
     throw_error<DataError>("{} ({}, on {})", error.what(), weights.string(), opened.title);
@@ -141,7 +141,7 @@ EvaluationReport Trainer::evaluate_as(const fs::path& weights, EvaluationReport:
   s.config.init_from.clear();
   s.config.ema_decay.reset();  // the weights are what they are
   s.prepare();
-  s.model->load(weights);
+  nn::load_state_dict(s.model->state_dict(), open_tensors(weights));
   s.take_task_from(weights);
   return s.measure(on, 0, nullptr);
 }

@@ -99,7 +99,8 @@ struct Trainer::State {
   Fingerprint fingerprint;
 
   std::unique_ptr<RunLock> lock;             // only the first rank has one, too
-  std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one
+  std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one, and all where they hold slices
+  bool writes_together = false;              // they do
   bool agreed_to_stop = false;               // by all ranks
   LocalSgd* local = nullptr;                 // where ranks train on their own; the job's
   std::optional<fleet::Accumulation> accumulation;
@@ -171,10 +172,14 @@ struct Trainer::State {
   void begin_or_resume();
   void restore(const std::filesystem::path& checkpoint);
   nn::SafetensorsMetadata weights_metadata() const;
+  void load_tensors(const std::filesystem::path& checkpoint);
   std::string run_state() const;  // where the run is, as JSON
   void take_run_state(const std::string& json, const std::string& source);
   void save();
   CheckpointSource checkpoint_source() const;  // but for the state of the run
+  bool has_slices() const;                     // on any rank. A collective call
+  void make_writer();
+  void save_gathered(const WeightsFile& file) const;
 
   void show_steps(const data::LoaderPosition& at, int64_t epoch) const;  // of the epoch, done so far
   void show_saving() const;

@@ -38,9 +38,9 @@ void WeightAverage::append_update() const {
   for (size_t i = 0; i < sources_.size(); ++i) {
     const Variable &mean = mean_.state()[i].variable, &source = sources_[i].variable;
     if (is_floating(mean.dtype())) {
-      mean.assign(mean.value() + (source.value() - mean.value()) * share_);
+      mean.assign_stored(mean.stored() + (source.stored() - mean.stored()) * share_);
     } else {
-      mean.assign(source.value());
+      mean.assign_stored(source.stored());
     }
   }
 }
