@@ -41,10 +41,15 @@ void print(const char* what, const train::Answer& answer, bool as_json) {
 }
 
 int run_predict(const PredictWanted& wanted) {
+  if (wanted.inputs.empty()) {
+    std::vector<std::string> wants;
+    for (const train::KnownTask* task : train::known_tasks())
+      wants.push_back(fmt::format("{}: {}", task->reads, task->predict_help));
+    throw_error<ConfigError>("[predict] of what? Name what the run's task wants. {}", fmt::join(wants, "; "));
+  }
   train::require_known_task(wanted.run);
   const train::KnownTask& task =
       train::known_task_of(train::load_config(std::filesystem::path(wanted.run) / "config.yaml").model);
-  if (wanted.inputs.empty()) throw_error<ConfigError>("[predict] of what? This run wants {}", task.predict_help);
   if (wanted.top < 1) throw_error<ConfigError>("[predict] --top is {}, expected at least 1", wanted.top);
   std::vector<std::string> overrides;
   if (!wanted.place.empty()) overrides.push_back("place=" + wanted.place);

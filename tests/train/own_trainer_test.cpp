@@ -34,7 +34,7 @@ data::Array array_of(DType dtype, const std::vector<T>& values, const Shape& sha
   return array;
 }
 
-// Four numbers each, of which the sum of squares is to be said; of some samples nobody knows it (NaN).
+// Four numbers each, of which a sum by shares is to be said; of some samples nobody knows it (-1).
 class Numbers final : public data::Dataset {
  public:
   Numbers(int64_t size, uint64_t stream, bool some_unknown = false)
@@ -45,7 +45,7 @@ class Numbers final : public data::Dataset {
     float sum = 0;
     for (uint64_t i = 0; i < 4; ++i) {
       values.push_back(2 * uniform_at(3, stream_, 4 * static_cast<uint64_t>(index) + i) - 1);
-      sum += values.back() * values.back();
+      sum += 0.25F * static_cast<float>(i + 1) * (values.back() + 1);
     }
     if (some_unknown_ && index % 3 == 1) sum = -1;
     return {array_of(DType::f32, values, {4}), array_of<float>(DType::f32, {sum}, {1}), {}};

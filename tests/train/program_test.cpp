@@ -316,8 +316,7 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
   EXPECT_EQ(output_of({"eval"}, 2), "bonfire: bonfire eval: run is required (see bonfire eval --help)\n");
   EXPECT_NE(output_of({}, 2).find("what shall be done? train, eval"), std::string::npos);
   EXPECT_NE(output_of({"bench", "nothing"}, 1).find("there is no "), std::string::npos);
-  EXPECT_NE(output_of({"predict", "runs/1"}, 1).find("of what? This run wants JPEG, PNG or IDX files"),
-            std::string::npos);
+  EXPECT_NE(output_of({"predict", "runs/1"}, 1).find("of what? Name what the run"), std::string::npos);
   EXPECT_NE(output_of({"completion", "fish"}, 2).find("see bonfire completion --help"), std::string::npos);
   EXPECT_NE(output_of({"train", "output=/dev/null/runs"}, 1).find("choose another output"), std::string::npos);
   EXPECT_NE(output_of({"version"}, 0).find("bonfire 0."), std::string::npos);

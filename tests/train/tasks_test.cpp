@@ -201,7 +201,7 @@ TEST(SequenceTask, LearnsTheRuleAndSaysSo) {
   ASSERT_EQ(i, test.size());
   EXPECT_GT(static_cast<double>(right) / static_cast<double>(i), 0.8);
   EXPECT_NE(printed(folder, {"predict", run, "a z"}, 1).find("'z' is none of the symbols"), std::string::npos);
-  EXPECT_NE(printed(folder, {"predict", run}, 1).find("This run wants symbols with spaces"), std::string::npos);
+  EXPECT_NE(printed(folder, {"predict", run}, 1).find("symbols with spaces between them"), std::string::npos);
 }
 
 TEST(SequenceTask, GoesOnWhereItStoppedAndTrainsOnTwoRanks) { expect_same_when_stopped_and_on_two_ranks(kSequenceRun); }

@@ -127,7 +127,7 @@ TEST(WhatToTryNext, FitsTheRun) {
     EXPECT_NE(found.find(part), std::string::npos) << found;
   };
   expect(next("mnist_cnn", "generated glyphs"), "model=resnet18_small");
-  expect(next("resnet18_small", "generated glyphs"), "model=resnet18_small data=FOLDER, with pictures of yours");
+  expect(next("resnet18_small", "generated glyphs"), "train runs/7/config.yaml data=FOLDER, with pictures of yours");
   expect(next("resnet18", "photos"), "bonfire predict runs/7 IMAGE");
   expect(next("bert_mini", "generated sentences"), "bonfire train runs/7/config.yaml data=FOLDER, with text");
   ::setenv("BONFIRE_CALLED_AS", "./bonfire", 1);

@@ -95,7 +95,7 @@ TEST(TextTraining, LearnsAndResumesToTheSameBitsInTheMiddleOfAnEpoch) {
   EXPECT_ERROR(words.guesses("blue sky", 1), ConfigError, "no [MASK] in 'blue sky'");
   EXPECT_ERROR(words.guesses("[MASK] a b c d e f", 1), ConfigError,
                "9 pieces with [CLS] and [SEP], the run was trained on 8");
-  EXPECT_ERROR(Predictor(whole / "runs/1"), DataError, "was trained on text");
+  EXPECT_ERROR(Predictor(whole / "runs/1"), DataError, "a run of bert_mini, which is trained for another task");
 }
 
 TEST(TextTraining, LogitsOfALargeVocabularyNeverExistAsAWhole) {

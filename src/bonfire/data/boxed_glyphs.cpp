@@ -11,7 +11,7 @@ namespace bonfire::data {
 
 namespace {
 
-constexpr float kLeast = 12, kMost = 36;  // pixels of the longer side
+constexpr float kSmallest = 12, kLargest = 36;  // pixels of the longer side
 
 // Of a stored glyph: the pixels that have ink, and the numbers of the first and last row and column of them.
 struct Ink {
@@ -73,7 +73,7 @@ Sample BoxedGlyphs::get(int64_t index) const {
   auto draw = [&] { return uniform_at(options_.seed, stream, next++); };
 
   const auto width = static_cast<float>(ink.right - ink.left), height = static_cast<float>(ink.bottom - ink.top);
-  const float scale = (kLeast + (kMost - kLeast) * draw()) / std::max(width, height);
+  const float scale = (kSmallest + (kLargest - kSmallest) * draw()) / std::max(width, height);
   auto scaled = [&](float length) { return std::max<int64_t>(2, std::lround(scale * length)); };
   const int64_t wide = scaled(width), high = scaled(height);
   auto place = [&](int64_t length) { return static_cast<int64_t>(draw() * static_cast<float>(kSide - length + 1)); };

@@ -10,11 +10,11 @@ namespace bonfire::data {
 namespace {
 
 constexpr int64_t kMarked = 5, kLetters = 15;  // letters that may stand after the mark; all
-constexpr int64_t kMark = kLetters;            // its token
+constexpr int64_t kMarkToken = kLetters;       // its token
 
 int64_t class_of(const std::vector<int64_t>& tokens) {
   for (size_t i = 0; i + 1 < tokens.size(); ++i)
-    if (tokens[i] == kMark) return tokens[i + 1];
+    if (tokens[i] == kMarkToken) return tokens[i + 1];
   BONFIRE_CHECK(false);
 }
 
@@ -42,7 +42,7 @@ std::vector<int64_t> Sequences::tokens(int64_t index) const {
   std::vector<int64_t> all(static_cast<size_t>(options_.length));
   for (int64_t& token : all) token = below(kLetters);
   const auto mark = static_cast<size_t>(below(options_.length - 1));
-  all[mark] = kMark;
+  all[mark] = kMarkToken;
   all[mark + 1] = below(kMarked);
   return all;
 }
