@@ -63,6 +63,7 @@
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/optim/weight_average.h"
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/sampler.h"

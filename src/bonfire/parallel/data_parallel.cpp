@@ -1,12 +1,14 @@
 #include "bonfire/parallel/data_parallel.h"
 
 #include "bonfire/autodiff/backward.h"
+#include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/kernel/queue.h"
 #include "bonfire/parallel/dealt_rows.h"
 #include "bonfire/parallel/device_speeds.h"
 #include "bonfire/parallel/results_of_devices.h"
 #include "bonfire/parallel/sampler.h"
+#include "bonfire/parallel/strategies/local_sgd.h"
 
 namespace bonfire::detail {
 
@@ -21,6 +23,15 @@ DealtSteps::~DealtSteps() = default;
 
 void DealtSteps::balance_by_speed() {
   const size_t devices = threads_.devices().size();
+  bool alone = false;
+  threads_.run([&](size_t place) {
+    if (place == 0) alone = fleet::local_sgd_of_job() != nullptr;
+  });
+  if (alone)
+    throw_error<ConfigError>(
+        "[data_parallel] balance_by_speed() weighs the gradients of all devices by their shares, and with "
+        "use_local_sgd "
+        "each has a gradient of its own; leave one of them out");
   if (!speeds_ && devices > 1) speeds_ = std::make_unique<DeviceSpeeds>(devices);
 }
 
@@ -56,7 +67,9 @@ std::vector<Tensor> DealtSteps::run(const Body& body, std::span<const Tensor> ba
     StepContext::current().random.seed = seed;  // as if the caller's thread went on
     StepContext::current().random.step = step;
     set_grad_enabled(recording);
-    threads_.weigh_loss(place, share.weight());
+    const LocalSgd* local = fleet::local_sgd_of_job();
+    const bool alone = local != nullptr && local->local();  // then no other device's samples count
+    threads_.weigh_loss(place, alone ? (share.own > 0 ? 1 : 0) : share.weight());
     std::vector<Tensor> own;
     for (const HostRows& one : rows) own.push_back(one.deal(share, device));
     const fleet::StandIns scope(share.own == 0);

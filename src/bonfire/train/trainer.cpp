@@ -139,7 +139,7 @@ void Trainer::State::make_model() {
   if (config.ema_decay) {
     models::Model mean_model = models::make(config.model, model_options());
     mean_model.to(place);
-    average.emplace(std::move(mean_model), *model, *config.ema_decay);
+    average.emplace(std::move(mean_model), *model, *optimizer, *config.ema_decay);
   }
 }
 
@@ -224,10 +224,8 @@ Compiled<std::vector<Tensor>> Trainer::State::make_step() {
         mixed ? bonfire::mean(sum(log_softmax(logits, 1) * label, {1})) * -1.0 : cross_entropy(logits, target);
     (weighs() ? loss * weight : loss).backward();
     if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
-    const bool updates = all_say(StepContext::current().update_is_due);
     optimizer->step();
     optimizer->clear_grad();
-    if (average && updates) average->append_update();
     // Of text, nothing else may look at the logits: then they never exist as a whole (fuse_linear_cross_entropy).
     return std::vector<Tensor>{loss, opened.is_text() ? count_targets(target) : top_k_correct(logits, target)};
   });

@@ -10,6 +10,7 @@
 #include "bonfire/data/loader.h"
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/optim/weight_average.h"
 #include "bonfire/parallel/balance.h"
 #include "bonfire/parallel/replica_check.h"
 #include "bonfire/parallel/sampler.h"
@@ -26,7 +27,6 @@
 #include "bonfire/train/sample_trace.h"
 #include "bonfire/train/time_shares.h"
 #include "bonfire/train/trainer.h"
-#include "bonfire/train/weight_average.h"
 
 namespace bonfire::train {
 
@@ -43,7 +43,7 @@ struct Trainer::State {
   OpenedData opened;
   std::optional<models::Model> model;
   std::optional<optim::Optimizer> optimizer;
-  std::optional<WeightAverage> average;
+  std::optional<optim::WeightAverage<models::Model>> average;
   std::unique_ptr<data::DataLoader> train, test, validation;  // the last: where samples are held back
   Tensor mean, deviation;                                     // of pixels
   Scalar weight = 1;                                          // of the loss of the batch at hand
