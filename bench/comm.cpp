@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -28,7 +29,6 @@
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
 #include "delayed_link.h"
-#include "flags.h"
 #include "measure.h"
 #include "slow_rank.h"
 #include "training_ranks.h"
@@ -322,11 +322,12 @@ int main(int argc, char** argv) {
     if (arguments.size() == 1 && arguments[0] == "--first-step") return bench::do_first_step();
     if (arguments.size() == 1 && arguments[0] == "--small") return bench::be_small_rank();
     if (arguments.size() == 2 && arguments[0] == "--slow-rank") return bench::be_slow_now_and_then(arguments[1] == "1");
-    bench::read_flags("bench_comm", arguments,
-                      {{"--peer-python", &settings.peer},
-                       {"--json", &settings.json},
-                       {"--rounds", &settings.rounds},
-                       {"--only", &settings.only}});
+    CLI::App flags("Collectives between processes, beside other libraries'", "bench_comm");
+    flags.add_option("--peer-python", settings.peer, "a Python that has PyTorch");
+    flags.add_option("--json", settings.json, "a file for what was measured");
+    flags.add_option("--rounds", settings.rounds, "turns of each contestant")->check(CLI::PositiveNumber);
+    flags.add_option("--only", settings.only, "measurements whose name has this in it");
+    CLI11_PARSE(flags, argc, argv);
     return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
 #include <string>
@@ -19,7 +20,6 @@
 #include "bonfire/graph/op.h"
 #include "bonfire/kernel/kernel.h"
 #include "bonfire/ops/elementwise_functions.h"
-#include "flags.h"
 #include "instruction_sets.h"
 
 namespace {
@@ -143,7 +143,6 @@ void measure(const Layer& layer, const Pass& pass, ThreadPool& threads) {
 }
 
 void run(const std::string& text, const std::string& dtype) {
-  bench::check_dtype("bench_convolution", dtype);
   ThreadPool threads(cpu::cpu_threads());
   fmt::print("{} on {} thread(s), {}, GFLOP/s of the direct algorithm\n", cpu::name_of(cpu::instruction_set()),
              threads.size(), dtype);
@@ -161,8 +160,11 @@ void run(const std::string& text, const std::string& dtype) {
 int main(int argc, char** argv) {
   try {
     std::string text, dtype = "f32", kernels;
-    bench::read_flags("bench_convolution", {argv + 1, argv + argc},
-                      {{"--case", &text}, {"--dtype", &dtype}, {"--kernels", &kernels}});
+    CLI::App flags("The convolutions of common nets by each algorithm", "bench_convolution");
+    flags.add_option("--case", text, "layers whose name has this in it");
+    flags.add_option("--dtype", dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
+    flags.add_option("--kernels", kernels, "the instruction set");
+    CLI11_PARSE(flags, argc, argv);
     if (!kernels.empty()) cpu::set_instruction_set_for_test(bench::instruction_set_named(kernels));
     run(text, dtype);
   } catch (const Error& error) {

@@ -12,6 +12,7 @@
 // rounding errors costs (--math exact leaves it out). Our kernels are chosen anew, with no record of earlier
 // runs, and the seconds that takes are printed.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +31,6 @@
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/runtime/tuning.h"
-#include "flags.h"
 #include "measure.h"
 
 namespace {
@@ -385,18 +385,22 @@ int main(int argc, char** argv) {
     }
     if (arguments.size() == 4 && arguments[0] == "--memory")
       return report_memory(arguments[1], arguments[2], std::stoll(arguments[3]));
-    bench::read_flags("bench_cpu", arguments,
-                      {{"--peer-python", &settings.peer},
-                       {"--json", &settings.json},
-                       {"--case", &settings.only},
-                       {"--batch", &settings.batch},
-                       {"--dtype", &settings.dtype},
-                       {"--threads", &settings.threads},
-                       {"--rounds", &settings.rounds},
-                       {"--seconds", &settings.seconds},
-                       {"--math", &settings.math},
-                       {"--variants", &settings.variants}});
-    if (!settings.dtype.empty()) bench::check_dtype("bench_cpu", settings.dtype);
+    CLI::App flags("Training steps of whole models, beside PyTorch's; lists are separated by commas", "bench_cpu");
+    flags.add_option("--peer-python", settings.peer, "a Python that has PyTorch");
+    flags.add_option("--json", settings.json, "a file for what was measured");
+    flags.add_option("--case", settings.only, "models")->delimiter(',')->allow_extra_args(false);
+    flags.add_option("--batch", settings.batch, "samples of a step; else each case has its own")
+        ->check(CLI::PositiveNumber);
+    flags.add_option("--dtype", settings.dtype, "f32 or bf16; else each case has its own")
+        ->check(CLI::IsMember({"f32", "bf16"}));
+    flags.add_option("--threads", settings.threads, "numbers of threads")->delimiter(',')->allow_extra_args(false);
+    flags.add_option("--rounds", settings.rounds, "turns of each contestant")->check(CLI::PositiveNumber);
+    flags.add_option("--seconds", settings.seconds, "of one turn");
+    flags.add_option("--math", settings.math, "exact, fast")->delimiter(',')->allow_extra_args(false);
+    flags.add_option("--variants", settings.variants, "of PyTorch: nchw, channels-last, with -compiled")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    CLI11_PARSE(flags, argc, argv);
     return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -31,7 +32,6 @@
 #include "bonfire/data/records.h"
 #include "bonfire/data/transforms.h"
 #include "bonfire/train/trainer.h"
-#include "flags.h"
 #include "measure.h"
 #include "tests/support/scratch_folder.h"
 
@@ -229,7 +229,7 @@ void write_mnist(const fs::path& folder) {
   }
 }
 
-// The share of the time that the steps behind the first reports waited for data.
+// The share of the time that the steps after the first reports waited for data.
 class WaitReporter final : public train::Reporter {
  public:
   explicit WaitReporter(std::vector<double>& shares) : shares_(shares) {}
@@ -283,19 +283,6 @@ int run_all(const Settings& settings) {
   return 0;
 }
 
-Settings parse(const std::string& self, const std::vector<std::string>& arguments) {
-  Settings settings;
-  settings.self = self;
-  bench::read_flags("bench_data", arguments,
-                    {{"--peer-python", &settings.peer},
-                     {"--json", &settings.json},
-                     {"--case", &settings.only},
-                     {"--pictures", &settings.pictures},
-                     {"--rounds", &settings.rounds},
-                     {"--seconds", &settings.seconds}});
-  return settings;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -303,7 +290,17 @@ int main(int argc, char** argv) {
   try {
     if (arguments.size() == 3 && arguments[0] == "--serve" && arguments[1] == "pictures")
       return serve_pictures(arguments[2]);
-    return run_all(parse(argv[0], arguments));
+    Settings settings;
+    settings.self = argv[0];
+    CLI::App flags("Reading and transforming samples, beside PyTorch's loader", "bench_data");
+    flags.add_option("--peer-python", settings.peer, "a Python that has PyTorch");
+    flags.add_option("--json", settings.json, "a file for what was measured");
+    flags.add_option("--case", settings.only, "cases whose name has this in it");
+    flags.add_option("--pictures", settings.pictures, "a folder of JPEG files, in place of drawn ones");
+    flags.add_option("--rounds", settings.rounds, "turns of each contestant")->check(CLI::PositiveNumber);
+    flags.add_option("--seconds", settings.seconds, "of one turn");
+    CLI11_PARSE(flags, argc, argv);
+    return run_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

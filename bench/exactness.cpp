@@ -12,13 +12,13 @@
 
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bonfire/base/error.h"
-#include "flags.h"
 #include "instruction_sets.h"
 #include "tests/support/exactness_cases.h"
 
@@ -28,7 +28,7 @@ using namespace bonfire;
 using exactness::Case;
 using exactness::Layer;
 
-// Layers behind a ReLU, whose gradient comes through a ReLU; and those whose gradient comes through a max pooling, also
+// Layers after a ReLU, whose gradient comes through a ReLU; and those whose gradient comes through a max pooling, also
 // when most of the net is silent.
 const Layer kLayers[] = {
     {"resnet18 64@28 3x3", 64, 64, 28, 64, 3, 1},      {"resnet18 128@14 3x3", 64, 128, 14, 128, 3, 1},
@@ -110,11 +110,12 @@ bool run(const Settings& settings) {
 int main(int argc, char** argv) {
   try {
     Settings settings;
-    bench::read_flags("bench_exactness", {argv + 1, argv + argc},
-                      {{"--case", &settings.text},
-                       {"--place", &settings.place},
-                       {"--kernels", &settings.kernels},
-                       {"--json", &settings.json}});
+    CLI::App flags("How far each kernel rounds from f64", "bench_exactness");
+    flags.add_option("--case", settings.text, "cases whose name has this in it");
+    flags.add_option("--place", settings.place, "cpu or gpu");
+    flags.add_option("--kernels", settings.kernels, "the instruction set");
+    flags.add_option("--json", settings.json, "a file for what was measured");
+    CLI11_PARSE(flags, argc, argv);
     return run(settings) ? 0 : 1;
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());

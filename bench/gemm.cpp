@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
 #include <fstream>
@@ -23,7 +24,6 @@
 #include <vector>
 
 #include "bonfire/base/random.h"
-#include "flags.h"
 #include "instruction_sets.h"
 
 namespace {
@@ -261,11 +261,14 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   try {
     Settings settings;
-    bench::read_flags("bench_gemm", {argv + 1, argv + argc},
-                      {{"--threads", &settings.threads},
-                       {"--kernels", &settings.kernels},
-                       {"--case", &settings.text},
-                       {"--json", &settings.json}});
+    CLI::App flags("Matrix products, beside OpenBLAS's, BLIS's and oneDNN's", "bench_gemm");
+    flags.add_option("--threads", settings.threads, "of each product")->check(CLI::PositiveNumber);
+    flags.add_option("--kernels", settings.kernels, "instruction sets, separated by commas, or all")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    flags.add_option("--case", settings.text, "cases whose name has this in it");
+    flags.add_option("--json", settings.json, "a file for what was measured");
+    CLI11_PARSE(flags, argc, argv);
     run(settings);
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());

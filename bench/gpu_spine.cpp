@@ -4,6 +4,7 @@
 //   build/bin/bench_gpu_spine [--json FILE] [--case TEXT]     (only cases whose name has TEXT in it)
 #include <bonfire/bonfire.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -91,10 +92,10 @@ Result measure(Model model, int64_t batch_size, double lr, Device place) {
 
 int main(int argc, char** argv) {
   std::string json_file, wanted;
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) json_file = argv[i + 1];
-    if (std::strcmp(argv[i], "--case") == 0) wanted = argv[i + 1];
-  }
+  CLI::App flags("Compiled training steps on a GPU", "bench_gpu_spine");
+  flags.add_option("--json", json_file, "a file for what was measured");
+  flags.add_option("--case", wanted, "cases whose name has this in it");
+  CLI11_PARSE(flags, argc, argv);
   try {
     Device place = parse_device("cuda");
     nlohmann::json report;

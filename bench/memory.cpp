@@ -7,6 +7,7 @@
 // counted once; of the optimizer, what its sweep reads and writes. Exponentials and products take time of their own:
 // attention, GELU and the losses are not expected to reach a copy's speed.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -205,12 +206,13 @@ void measure_optimizer(Table& table) {
 
 int main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--dtype") options.dtype = value == "bf16" ? DType::bf16 : DType::f32;
-    if (flag == "--case") options.text = value;
-    if (flag == "--rounds") options.rounds = std::stoi(value);
-  }
+  std::string dtype = "f32";
+  CLI::App flags("How near to memory speed ops are", "bench_memory");
+  flags.add_option("--dtype", dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
+  flags.add_option("--case", options.text, "cases whose name has this in it");
+  flags.add_option("--rounds", options.rounds, "turns of each op and the copy")->check(CLI::PositiveNumber);
+  CLI11_PARSE(flags, argc, argv);
+  options.dtype = dtype == "bf16" ? DType::bf16 : DType::f32;
   Table table(options);
   measure_sequences(table);
   measure_images(table);

@@ -5,6 +5,7 @@
 //
 // CASE: a model's name (resnet18_small, mnist_cnn, bert_mini, resnet50), or lstm. BONFIRE_CPU_THREADS sets the threads.
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "bonfire/models/lstm_classifier.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/train/step_profile.h"
-#include "flags.h"
 
 namespace {
 
@@ -35,16 +35,16 @@ train::StepSubject subject_of(const std::string& name, int64_t batch) {
 
 int main(int argc, char** argv) {
   try {
-    std::vector<std::string> arguments(argv + 1, argv + argc);
     std::string name = "resnet18_small", dtype = "f32";
-    if (!arguments.empty() && !arguments[0].starts_with("--")) {
-      name = arguments[0];
-      arguments.erase(arguments.begin());
-    }
-    int batch = usual_batch(name);
+    int batch = 0;
     train::ProfileOptions options;
-    bench::read_flags("bench_plan", arguments, {{"--dtype", &dtype}, {"--batch", &batch}, {"--steps", &options.steps}});
-    bench::check_dtype("bench_plan", dtype);
+    CLI::App flags("Where the time of a training step goes", "bench_plan");
+    flags.add_option("model", name, "else resnet18_small");
+    flags.add_option("--dtype", dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
+    flags.add_option("--batch", batch, "samples of a step; else each model has its own")->check(CLI::PositiveNumber);
+    flags.add_option("--steps", options.steps, "that are measured")->check(CLI::PositiveNumber);
+    CLI11_PARSE(flags, argc, argv);
+    if (batch == 0) batch = usual_batch(name);
     use_mixed_precision(dtype == "bf16");
     std::string text = train::to_string(train::profile_step(subject_of(name, batch), options));
     std::printf("%s%s\n", text.c_str(), name.c_str());

@@ -4,6 +4,7 @@
 //
 // Memory and start-up are measured in fresh processes of this program; PyTorch's memory by bench/peers/spine.py.
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -192,12 +193,12 @@ int run_all(const std::string& self, const std::string& peer, const std::string&
 
 int main(int argc, char** argv) {
   std::string json_path, peer, only;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    std::string flag = argv[i];
-    if (flag == "--json") json_path = argv[i + 1];
-    if (flag == "--peer-python") peer = argv[i + 1];
-    if (flag == "--case") only = argv[i + 1];
-  }
+  CLI::App flags("Tracing, launching and whole steps, beside PyTorch's", "bench_spine");
+  flags.add_option("--json", json_path, "a file for what was measured");
+  flags.add_option("--peer-python", peer, "a Python that has PyTorch");
+  flags.add_option("--case", only, "one measurement alone")
+      ->check(CLI::IsMember({"memory", "first_step", "trace", "launch"}));
+  CLI11_PARSE(flags, argc, argv);
   if (only == "memory") return report_memory();
   if (only == "first_step") return report_first_step();
   if (only == "trace") trace_alone(models::resnet18_small({.classes = 10, .in_channels = 1}));  // for profilers

@@ -8,6 +8,7 @@
 // option comes directly after one without, and is compared with that one: what the machine does besides changes within
 // seconds. Medians over the rounds are printed. The first round warms up: it leaves its choice of kernels behind.
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -17,7 +18,6 @@
 #include "bonfire/launch/launcher.h"
 #include "bonfire/train/config.h"
 #include "bonfire/train/trainer.h"
-#include "flags.h"
 #include "measure.h"
 #include "tests/support/scratch_folder.h"
 
@@ -240,38 +240,29 @@ int bench_all(const Settings& settings) {
   return 0;
 }
 
-Settings parse(const Words& words) {
-  Settings settings;
-  Words flags;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (!words[i].starts_with("--")) {
-      settings.config.push_back(words[i]);
-      continue;
-    }
-    flags.push_back(words[i]);
-    if (i + 1 < words.size()) flags.push_back(words[++i]);
-  }
-  int ranks = 0;
-  std::string file;
-  bench::read_flags("bench_strategy", flags,
-                    {{"--nproc", &ranks},
-                     {"--rounds", &settings.rounds},
-                     {"--steps", &settings.steps},
-                     {"--config", &file},
-                     {"--only", &settings.only},
-                     {"--json", &settings.json}});
-  if (!file.empty()) settings.config.insert(settings.config.begin(), file);
-  settings.ranks = ranks > 0 ? ranks : static_cast<int>(read(settings.config).num_gpus);
-  return settings;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const Words words(argv + 1, argv + argc);
   try {
     if (!words.empty() && words[0] == "--run") return run_once({words.begin() + 1, words.end()});
-    return bench_all(parse(words));
+    Settings settings;
+    int ranks = 0;
+    std::string file;
+    CLI::App flags("What each option of a strategy gains", "bench_strategy");
+    flags.add_option("settings", settings.config, "a YAML file, then key=value settings that win over it");
+    flags.add_option("--config", file, "the YAML file, where that is not the first argument");
+    flags.add_option("--nproc", ranks, "ranks on this machine; else as num_gpus says")->check(CLI::PositiveNumber);
+    flags.add_option("--rounds", settings.rounds, "runs of each option")->check(CLI::PositiveNumber);
+    flags.add_option("--steps", settings.steps, "of a run")->check(CLI::PositiveNumber);
+    flags.add_option("--only", settings.only, "options, separated by commas; else all")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    flags.add_option("--json", settings.json, "a file for what was measured");
+    CLI11_PARSE(flags, argc, argv);
+    if (!file.empty()) settings.config.insert(settings.config.begin(), file);
+    settings.ranks = ranks > 0 ? ranks : static_cast<int>(read(settings.config).num_gpus);
+    return bench_all(settings);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

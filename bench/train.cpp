@@ -7,6 +7,7 @@
 // a step of theirs. start: from `./bonfire train` (built) to its first progress line, and what the script adds to the
 // program when there is nothing to build.
 
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -20,7 +21,6 @@
 #include "bonfire/runtime/compile.h"
 #include "bonfire/train/checkpoint_writer.h"
 #include "bonfire/train/config.h"
-#include "flags.h"
 #include "measure.h"
 #include "tests/support/scratch_folder.h"
 
@@ -159,12 +159,9 @@ void measure_start(nlohmann::json& rows) {
 
 int main(int argc, char** argv) {
   std::string json;
-  try {
-    bench::read_flags("bench_train", {argv + 1, argv + argc}, {{"--json", &json}});
-  } catch (const Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  CLI::App flags("What a training run does beside its steps", "bench_train");
+  flags.add_option("--json", json, "a file for what was measured");
+  CLI11_PARSE(flags, argc, argv);
   nlohmann::json rows = nlohmann::json::array();
   measure_checkpoint(rows);
   measure_replicas(rows);

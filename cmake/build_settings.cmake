@@ -78,9 +78,9 @@ foreach(linker mold lld)
 endforeach()
 
 # Of a list of sources those that match a pattern are compiled with further options, but for those that have options of
-# their own. Where BONFIRE_COMPILE_TOGETHER is ON they are compiled several at a time, so that their headers and templates
-# are compiled once: a build from nothing takes less time, and one after a change more. Names in unnamed namespaces must
-# therefore differ among the files of one namespace.
+# their own. Where BONFIRE_COMPILE_TOGETHER is ON those of a layer are compiled several at a time, so that their headers
+# and templates are compiled once: a build from nothing takes less time, and one after a change more. Names in unnamed
+# namespaces must therefore differ among the files of one namespace.
 function(bonfire_compile_alike sources_variable name pattern)
   set(options ${ARGN})
   set(others "")
@@ -95,7 +95,19 @@ function(bonfire_compile_alike sources_variable name pattern)
     endif()
   endforeach()
   if(BONFIRE_COMPILE_TOGETHER AND alike)
-    bonfire_include_in_few_files(alike ${name})
+    set(left ${alike})
+    set(alike "")
+    foreach(layer IN LISTS bonfire_layers ITEMS "")
+      set(own ${left})
+      if(layer)
+        list(FILTER own INCLUDE REGEX "/src/bonfire/${layer}/")
+        list(FILTER left EXCLUDE REGEX "/src/bonfire/${layer}/")
+      endif()
+      if(own)
+        bonfire_include_in_few_files(own ${layer}/${name})
+        list(APPEND alike ${own})
+      endif()
+    endforeach()
     list(APPEND options $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
   set_property(SOURCE ${alike} APPEND PROPERTY COMPILE_OPTIONS ${options})

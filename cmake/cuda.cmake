@@ -70,12 +70,26 @@ const char* const kElementwiseFunctionsSource = R\"bonfire(@text@)bonfire\";
   set(${result} ${file} PARENT_SCOPE)
 endfunction()
 
+# Compiling the backend takes minutes of several processors. The program is built with it where there is a GPU, where it
+# was asked for, and where it has been built before: an old one would not fit a new library.
+function(bonfire_choose_cuda_of_program)
+  file(GLOB gpus /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/dxg)
+  set(built ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/${CMAKE_SHARED_LIBRARY_PREFIX}bonfire_cuda${CMAKE_SHARED_LIBRARY_SUFFIX})
+  if(gpus OR BONFIRE_CUDA STREQUAL "ON" OR EXISTS ${built})
+    set(BONFIRE_PROGRAM_HAS_CUDA ON PARENT_SCOPE)
+  else()
+    set(BONFIRE_PROGRAM_HAS_CUDA OFF PARENT_SCOPE)
+    bonfire_summary("CUDA backend of the program" "left out: there is no GPU here (BONFIRE_CUDA=ON builds it all the same)")
+  endif()
+endfunction()
+
 # The CUDA backend is a library beside the main one, which loads it when a GPU is first asked about
 # (tensor/device.cpp): programs that stay on the CPU neither wait for CUDA's libraries nor need them.
 function(bonfire_add_cuda_backend)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/bonfire/backend/cuda/*.cu
        ${PROJECT_SOURCE_DIR}/src/bonfire/backend/cuda/*.cpp)
   if(NOT BONFIRE_HAVE_CUDA OR NOT sources)
+    set(BONFIRE_PROGRAM_HAS_CUDA OFF PARENT_SCOPE)
     return()
   endif()
   bonfire_embed_elementwise_functions(embedded)
@@ -83,9 +97,13 @@ function(bonfire_add_cuda_backend)
   # fmt 9 takes nvcc for a compiler without constexpr, and then does not compile as C++20.
   target_compile_definitions(bonfire_cuda PUBLIC $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_compile_options(bonfire_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+  bonfire_include_folder(backend/cuda include_folder)
+  target_include_directories(bonfire_cuda PRIVATE ${include_folder})
   target_link_libraries(
     bonfire_cuda
-    PUBLIC bonfire CUDA::cudart
+    PUBLIC $<LINK_ONLY:bonfire> fmt::fmt CUDA::cudart
     PRIVATE CUDA::cublasLt CUDA::nvrtc bonfire_cudnn bonfire_parts bonfire_warnings)
-  install(TARGETS bonfire_cuda)
+  install(TARGETS bonfire_cuda OPTIONAL)
+  bonfire_choose_cuda_of_program()
+  set(BONFIRE_PROGRAM_HAS_CUDA ${BONFIRE_PROGRAM_HAS_CUDA} PARENT_SCOPE)
 endfunction()

@@ -6,9 +6,10 @@ install(TARGETS bonfire EXPORT bonfire_targets)
 if(TARGET bonfire_program)
   install(TARGETS bonfire_program)
 endif()
-# Backends are reached through their registries, never through their headers.
-install(DIRECTORY src/bonfire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
-        PATTERN "backend" EXCLUDE)
+# Of the headers those that bonfire.h includes, directly or not, as they are when somebody installs.
+install(CODE "set(source_folder \"${PROJECT_SOURCE_DIR}/src\")
+              set(include_folder \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
+install(SCRIPT cmake/install_headers.cmake)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT bonfire_targets NAMESPACE bonfire:: DESTINATION ${package_folder} FILE bonfireTargets.cmake)
 configure_package_config_file(cmake/bonfireConfig.cmake.in bonfireConfig.cmake INSTALL_DESTINATION ${package_folder})

@@ -25,10 +25,8 @@ else()
   set(bonfire_simd_here "")
 endif()
 
-# Files of backend/cpu that are plain loops: each is compiled for the baseline and again for these sets. How they are
-# written is told by backend/cpu/every_instruction_set.h.
-set(bonfire_every_set_files attention batch_norm batch_norm_gradient dropout elementwise layer_norm linear_cross_entropy
-                            loss lstm optimizer_update pooling random reduce softmax)
+# Files of backend/cpu that are plain loops, which say so by BONFIRE_CPU_KERNELS: each is compiled for the baseline and
+# again for these sets. How they are written is told by backend/cpu/every_instruction_set.h.
 set(bonfire_every_set_further avx2 avx512)
 
 # Appends to a list variable a file for each of these and each further set that includes it.
@@ -38,8 +36,15 @@ function(bonfire_add_every_set_sources sources_variable)
     return()
   endif()
   set(further "")
-  foreach(set_name IN LISTS bonfire_every_set_further)
-    foreach(name IN LISTS bonfire_every_set_files)
+  set(files ${${sources_variable}})
+  list(FILTER files INCLUDE REGEX "/src/bonfire/backend/cpu/[^/]+$")
+  foreach(source IN LISTS files)
+    file(STRINGS ${source} kernels REGEX "^BONFIRE_CPU_KERNELS\\(" LIMIT_COUNT 1)
+    if(NOT kernels)
+      continue()
+    endif()
+    cmake_path(GET source STEM name)
+    foreach(set_name IN LISTS bonfire_every_set_further)
       set(file ${PROJECT_BINARY_DIR}/every_set/backend/cpu/${name}_${set_name}.cpp)
       file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/backend/cpu/${name}.cpp\"  // NOLINT(bugprone-suspicious-include)\n")
       set_source_files_properties(${file} PROPERTIES COMPILE_DEFINITIONS

@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <system_error>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/base/machine.h"
 #include "bonfire/base/nearest.h"
 #include "bonfire/base/program_name.h"
@@ -51,11 +54,11 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// The innermost command that was named, and the first argument behind it.
+// The innermost command that was named, and the first argument after it.
 struct Asked {
   const CLI::App* command;
   std::string path;   // "bonfire data"
-  std::string other;  // empty: nothing behind it
+  std::string other;  // empty: nothing after it
 };
 
 Asked read(const CLI::App& program, const std::vector<std::string>& words) {
@@ -101,13 +104,14 @@ std::vector<std::string> arguments_of(int argc, const char* const* argv) {
 int flushed(int exit_code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
-  std::fprintf(stderr, "bonfire: cannot write the output: %s\n", errno == 0 ? "a write failed" : std::strerror(errno));
+  base::print_failure(
+      fmt::format("bonfire: cannot write the output: {}", errno == 0 ? "a write failed" : std::strerror(errno)));
   return exit_code == 0 ? 1 : exit_code;
 }
 
 int failed(const std::string& why) {
   std::fflush(stdout);
-  std::fprintf(stderr, "bonfire: %s\n", why.c_str());
+  base::print_failure("bonfire: " + why);
   return 1;
 }
 
@@ -142,6 +146,12 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error, const
                          base::nearest(word, options), help);
   }
   return fmt::format("{}: {} ({})", asked.path, error.what(), help);
+}
+
+// Ranks that are started have it too.
+void set_log_level(const std::string& word) {
+  ::setenv("BONFIRE_LOG", word.c_str(), 1);
+  base::set_log_level(base::parse_log_level(word).value());
 }
 
 }  // namespace
@@ -183,6 +193,9 @@ void Command::takes_the_rest(std::vector<std::string>& rest) {
 }
 
 void Command::runs(std::function<int()> action) {
+  app_->add_option_function<std::string>("--log-level", set_log_level,
+                                         "least of the messages on stderr: debug, info (else), warning, error, off")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(base::kLogLevels), std::end(base::kLogLevels))));
   app_->callback([action = std::move(action), app = app_, rest = rest_, exit_code = exit_code_] {
     if (rest != nullptr) *rest = app->remaining();
     *exit_code = action();

@@ -45,11 +45,11 @@ class Command {
   void choice(const std::string& name, std::string& value, const std::string& meaning,
               const std::vector<std::string>& choices);
 
-  void takes_the_rest(std::vector<std::string>& rest);  // all behind its own arguments, options too
+  void takes_the_rest(std::vector<std::string>& rest);  // all after its own arguments, options too
 
   void runs(std::function<int()> action);
 
-  // What can be typed behind a command, for shells that complete words.
+  // What can be typed after a command, for shells that complete words.
   struct Words {
     std::string command;             // "data pack"; "" for the program
     std::vector<std::string> words;  // commands and options

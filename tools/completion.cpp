@@ -10,7 +10,7 @@ namespace bonfire::tools {
 
 namespace {
 
-// Both take: the commands, the values of each key, the words behind each command.
+// Both take: the commands, the values of each key, the words after each command.
 // `key=` is one word to a person and three to bash, which breaks words at the equals sign.
 constexpr std::string_view kBash = R"(# source <(bonfire completion bash)
 _bonfire() {{

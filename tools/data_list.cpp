@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/data/source.h"
 #include "tools/command.h"
 
@@ -31,7 +32,7 @@ std::vector<Found> find(const fs::path& folder) {
     try {
       if (auto kind = data::kind_of(path)) return found.push_back({path, *kind});
     } catch (const Error& error) {  // others may still be listed
-      std::fprintf(stderr, "bonfire: %s\n", error.what());
+      base::log_warning("bonfire: {}", error.what());
       return;
     }
     if (depth == 0) return;

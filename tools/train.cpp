@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <optional>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
 #include "bonfire/parallel/fleet.h"
@@ -54,9 +54,8 @@ class JobMark final : public train::Reporter {
   void begin(const train::RunBegins& run) override {
     std::ofstream stream(run.folder / "job");
     if (stream << job_ << std::flush) return;
-    fmt::print(stderr,
-               "bonfire: cannot write '{}': {}; a restart would begin a new run instead of going on with this\n",
-               (run.folder / "job").string(), std::strerror(errno));
+    base::log_warning("bonfire: cannot write '{}': {}; a restart would begin a new run instead of going on with this",
+                      (run.folder / "job").string(), std::strerror(errno));
   }
   void step(const train::StepReport&) override {}
   void evaluated(const train::EvaluationReport&) override {}
@@ -104,7 +103,7 @@ int train_as_rank(train::Config config, const TrainWanted& wanted) try {
   return code;
 } catch (const std::exception& error) {
   if (launch::exit_status_of(error) != launch::kLostPeer) throw;
-  std::fprintf(stderr, "bonfire: %s\n", error.what());  // another rank is to blame
+  base::print_failure(fmt::format("bonfire: {}", error.what()));  // another rank is to blame
   return launch::kLostPeer;
 }
 

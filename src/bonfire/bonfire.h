@@ -1,10 +1,12 @@
 #pragma once
-// Everything a program that trains needs.
+// Everything a program that trains needs, and the headers that are installed: these and what they include. Passes,
+// queues and plans are the library's own.
 //
 //   #include <bonfire/bonfire.h>
 //   using namespace bonfire;
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/comm/collectives.h"
 #include "bonfire/data/cifar.h"
 #include "bonfire/data/glyphs.h"
@@ -64,10 +66,10 @@
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/optim/weight_average.h"
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/gather.h"
 #include "bonfire/parallel/sampler.h"
-#include "bonfire/passes/pass.h"
+#include "bonfire/runtime/cache_statistics.h"
 #include "bonfire/runtime/compile.h"
-#include "bonfire/runtime/plan_cache.h"

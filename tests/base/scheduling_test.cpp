@@ -10,18 +10,18 @@ namespace {
 
 TEST(Scheduling, AThreadThatWaitsAndThoseItStartsInterruptNobody) {
   if (sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "the tests run under another policy";
-  int inside = -1, behind = -1;
+  int inside = -1, after = -1;
   std::thread([&] {
     std::thread started;
     {
       const InterruptsNobody quiet;
       started = std::thread([&] { inside = sched_getscheduler(0); });
     }
-    behind = sched_getscheduler(0);
+    after = sched_getscheduler(0);
     started.join();
   }).join();
   EXPECT_EQ(inside, SCHED_BATCH);
-  EXPECT_EQ(behind, SCHED_OTHER);
+  EXPECT_EQ(after, SCHED_OTHER);
 }
 
 TEST(Scheduling, AThreadWithAnotherPolicyKeepsIt) {

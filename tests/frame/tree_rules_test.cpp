@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <regex>
 #include <string>
 
 namespace bonfire::frame::tree_rules_test {
@@ -19,8 +21,36 @@ std::string lines_of(const std::vector<std::string>& faults) {
   return text;
 }
 
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 TEST(SourceTree, FoldersIncludeOnlyFoldersAboveThem) {
-  EXPECT_EQ(lines_of(layering_faults(kTree / "src", read_layers(kTree / "tests/frame/layers.txt"))), "");
+  EXPECT_EQ(lines_of(layering_faults(kTree / "src", read_layers(kTree / "src/bonfire/layers.txt"))), "");
+}
+
+// cmake/layers.cmake: what breaks the order does not compile.
+TEST(SourceTree, TheBuildShowsAFolderOnlyItselfAndThoseAboveIt) {
+  std::vector<std::string> above;
+  for (const std::string& layer : read_layers(kTree / "src/bonfire/layers.txt")) {
+    if (!fs::exists(kTree / "src/bonfire" / layer)) continue;
+    above.push_back(layer);
+    std::string name = layer;
+    std::replace(name.begin(), name.end(), '/', '_');
+    const fs::path root = fs::path(BONFIRE_LAYERS_FOLDER) / name / "bonfire";
+    if (!fs::exists(root)) continue;  // a part that is not built
+    std::vector<std::string> seen;
+    for (const auto& entry : fs::recursive_directory_iterator(root))
+      if (entry.is_symlink()) seen.push_back(fs::relative(entry.path().parent_path(), root) / entry.path().filename());
+    for (std::string& one : seen)
+      if (one.starts_with("./")) one.erase(0, 2);
+    std::sort(seen.begin(), seen.end());
+    std::vector<std::string> expected = above;
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(seen, expected) << layer;
+  }
+  EXPECT_TRUE(fs::exists(fs::path(BONFIRE_LAYERS_FOLDER) / "train"));
 }
 
 TEST(SourceTree, FilesAreShortAndNamedForWhatTheyHold) {
@@ -34,12 +64,17 @@ TEST(SourceTree, HasNoGlobalStateButWhatIsListed) {
   EXPECT_EQ(lines_of(global_faults(kTree / "src/bonfire", kTree / "tests/frame/globals.txt")), "");
 }
 
-TEST(SourceTree, LinksInItsPagesLeadToFilesThatAreThere) { EXPECT_EQ(lines_of(link_faults(kTree)), ""); }
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+// So that its messages have level, time and rank, and can be switched off.
+TEST(SourceTree, TheLibrarySpeaksThroughItsLog) {
+  const std::regex bare("print[a-z]*\\(stderr|std::cerr|perror\\(");
+  for (const auto& entry : fs::recursive_directory_iterator(kTree / "src/bonfire"))
+    if (entry.is_regular_file()) {
+      EXPECT_FALSE(std::regex_search(text_of(entry.path()), bare))
+          << entry.path() << " writes to stderr; use base/log.h";
+    }
 }
+
+TEST(SourceTree, LinksInItsPagesLeadToFilesThatAreThere) { EXPECT_EQ(lines_of(link_faults(kTree)), ""); }
 
 TEST(SourceTree, HasItsLicenceAndSaysSo) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "Apache License\n                           Version 2.0, January 2004",

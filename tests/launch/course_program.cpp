@@ -2,7 +2,7 @@
 //   course_program BACKEND FILE STEPS [RANK SIGNAL STEP MICROSECONDS]
 // Every fifth step is kept in FILE, from which a restart goes on. Where the last four are given, that rank sends itself
 // the signal so many microseconds after it has begun that step, unless this is a restart. The first rank prints
-// "training" when some steps are behind it, and "weights MD5" at the end.
+// "training" when some steps are done, and "weights MD5" at the end.
 
 #include <signal.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ struct Fault {
   int64_t step = 0, microseconds = 0;
 };
 
-// A number and bytes: how many steps are behind, then the weights.
+// A number and bytes: how many steps are done, then the weights.
 struct Checkpoint {
   int64_t step = 0;
   std::vector<std::byte> weights;  // of the layer's weight

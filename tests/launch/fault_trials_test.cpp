@@ -1,4 +1,4 @@
-// Faults at random moments of a training, most of which is collectives: nothing hangs, the culprit is named, and behind
+// Faults at random moments of a training, most of which is collectives: nothing hangs, the culprit is named, and after
 // a restart the weights are those of a training that nothing has disturbed.
 //
 //   BONFIRE_TRIALS=100 test_launch --gtest_filter=FaultTrials.*      for a long look; else 10

@@ -24,7 +24,7 @@ using testing::Words;
 
 constexpr const char* kStop = "19";  // SIGSTOP
 
-// Rank 1 stops once, in the middle; behind a restart all go through.
+// Rank 1 stops once, in the middle; after a restart all go through.
 Words stop_once(const char* backend, const std::string& file) {
   return {"fleet", backend, "reduce", "5",   "if",     "1", "once",  file,  "sleep", "1.5",
           "kill",  kStop,   "if",     "all", "reduce", "5", "leave", "now", "print", "all done"};

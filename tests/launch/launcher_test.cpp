@@ -21,6 +21,7 @@ using testing::expect_mentions;
 using testing::free_port;
 using testing::gone_soon;
 using testing::is_there;
+using testing::joined;
 using testing::Launched;
 using testing::launcher_of;
 using testing::processes_with;
@@ -193,6 +194,19 @@ TEST(Launch, AllRanksStartAgainUnderANewGeneration) {
   EXPECT_EQ(job.wait(), 0) << job.output();
   EXPECT_EQ(count(job.output(), "BONFIRE_GENERATION=1\n"), 2u) << job.output();
   expect_mentions(job.output(), {"was killed by signal 9", "bonfire launch: restart 1 of 3\n"});
+}
+
+// [14:03:07 warning] bonfire launch: …; what ranks print is no log.
+TEST(Launch, MessagesHaveTimeAndLevelAndAreLeftOutBelowTheOneThatWasAskedFor) {
+  const Words rank{"meet", "30", "if", "0", "print", "ready", "env", "BONFIRE_LOG"};
+  for (const char* level : {"info", "error", "off"}) {
+    Launched job({"--log-level", level, "--nproc_per_node", "1", "--max_restarts", "1"}, joined(rank, {"exit", "5"}));
+    EXPECT_EQ(job.wait(), 5);
+    EXPECT_EQ(count(job.output(), "[rank 0] ready\n"), 2U) << job.output();
+    EXPECT_EQ(count(job.output(), std::string("[rank 0] BONFIRE_LOG=") + level + "\n"), 2U) << job.output();
+    EXPECT_EQ(count(job.output(), " warning] bonfire launch: restart 1 of 1\n"), level == Words{"info"}[0] ? 1U : 0U);
+    EXPECT_EQ(count(job.output(), " error] bonfire launch: rank 0 (process "), level == Words{"off"}[0] ? 0U : 2U);
+  }
 }
 
 TEST(Launch, RestartsComeToAnEnd) {

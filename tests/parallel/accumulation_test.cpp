@@ -7,6 +7,7 @@
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/local/local_group.h"
+#include "bonfire/kernel/queue.h"
 #include "tests/support/expect_error.h"
 
 namespace bonfire::accumulation_test {

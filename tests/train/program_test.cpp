@@ -313,6 +313,8 @@ TEST(Program, BadInputIsAnErrorOnOneLine) {
   EXPECT_EQ(output_of({"train", "--learning-rate", "0.1"}, 2),
             "bonfire: bonfire train has no option '--learning-rate'; settings have no dashes in front: lr=VALUE (see "
             "bonfire train --help)\n");
+  EXPECT_NE(output_of({"devices", "--log-level", "loud"}, 2).find("bonfire: bonfire devices: --log-level: loud not in"),
+            std::string::npos);
   EXPECT_EQ(output_of({"eval"}, 2), "bonfire: bonfire eval: run is required (see bonfire eval --help)\n");
   EXPECT_NE(output_of({}, 2).find("what shall be done? train, eval"), std::string::npos);
   EXPECT_NE(output_of({"bench", "nothing"}, 1).find("there is no "), std::string::npos);

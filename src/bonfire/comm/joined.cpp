@@ -1,9 +1,9 @@
 #include "bonfire/comm/joined.h"
 
 #include <atomic>
-#include <cstdio>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/comm/environment.h"
 
 namespace bonfire::comm {
@@ -29,11 +29,10 @@ void tell_unless_joined() {
   if (settled.load(std::memory_order_relaxed) || settled.exchange(true)) return;
   const Environment self = environment_or_plain();
   if (self.world == 1 || self.rank != 0) return;
-  std::fprintf(stderr,
-               "[fleet] this program was started as %d ranks and has not called fleet::init(): %d copies of its model "
-               "train, each for itself; call fleet::init(argc, argv) first, then wrap model and optimizer "
-               "(docs/data-parallel.md)\n",
-               self.world, self.world);
+  base::log_warning(
+      "[fleet] this program was started as {0} ranks and has not called fleet::init(): {0} copies of its model train, "
+      "each for itself; call fleet::init(argc, argv) first, then wrap model and optimizer (docs/data-parallel.md)",
+      self.world);
 }
 
 }  // namespace bonfire::comm

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/comm/gate.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/secret.h"
@@ -52,10 +52,11 @@ std::shared_ptr<StoreServer> serve(const Environment& e) {
 }
 
 void say_that_the_port_is_open(const Environment& e) {
-  std::fprintf(stderr,
-               "bonfire: this job has no token: whoever reaches %s can join it; to close it, set BONFIRE_TOKEN to the "
-               "same secret for all ranks (openssl rand -hex 16 makes one)\n",
-               host_and_port(e.master_address, e.store_port).c_str());
+  base::log_warning(
+      "bonfire: this job has no token: whoever reaches {} can join it; to close it, set BONFIRE_TOKEN to the same "
+      "secret "
+      "for all ranks (openssl rand -hex 16 makes one)",
+      host_and_port(e.master_address, e.store_port));
 }
 
 // Rank 0's, which holds the store. A token that it makes is in a file while the store is there.

@@ -1,9 +1,9 @@
 #include "bonfire/comm/wait_notice.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 
 namespace bonfire::comm {
 
@@ -12,8 +12,7 @@ void WaitNotice::look(const std::function<std::string()>& whom) {
   if (now < next_) return;
   next_ = now + kLater;
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - begun_).count();
-  std::fprintf(stderr, "bonfire: %s has waited %lld s for %s\n", who_.c_str(), static_cast<long long>(waited),
-               whom().c_str());
+  base::log_warning("bonfire: {} has waited {} s for {}", who_, waited, whom());
 }
 
 std::string list_of_ranks(const std::vector<int>& ranks) {

@@ -27,6 +27,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/interrupted.h"
+#include "bonfire/base/log.h"
 
 namespace bonfire::launch {
 
@@ -225,10 +226,10 @@ int watch(const Watched& watched, Silence silence) {
     if (int sign[64]; can[2] && base::uninterrupted([&] { return ::read(watched.signs, sign, sizeof sign); }) > 0)
       silence.heard();
     if (silence.is_too_long()) {
-      std::fprintf(stderr,
-                   "bonfire launch: the launcher (process %d) is stopped: it has given no sign of life for %.1f s; it "
-                   "and its ranks are ended\n",
-                   inner, silence.seconds());
+      base::log_error(
+          "bonfire launch: the launcher (process {}) is stopped: it has given no sign of life for {:.1f} s; it and its "
+          "ranks are ended",
+          inner, silence.seconds());
       return 128 + SIGKILL;
     }
     while (int number = next_signal(signals)) {
@@ -237,8 +238,8 @@ int watch(const Watched& watched, Silence silence) {
         for (int process = 1; (process = ::waitpid(-1, &status, WNOHANG)) > 0;) {
           if (process != inner) continue;
           if (WIFSIGNALED(status))
-            std::fprintf(stderr, "bonfire launch: the launcher was killed by signal %d; its ranks are ended\n",
-                         WTERMSIG(status));
+            base::log_error("bonfire launch: the launcher was killed by signal {}; its ranks are ended",
+                            WTERMSIG(status));
           return exit_code_of(status);
         }
       } else if (!asked_to_stop) {
@@ -262,7 +263,7 @@ int watch(const Watched& watched, Silence silence) {
   try {
     code = body(pipe);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bonfire: %s\n", error.what());
+    base::print_failure(fmt::format("bonfire: {}", error.what()));
   }
   end_descendants();  // the body may have thrown
   std::fflush(nullptr);
@@ -296,16 +297,16 @@ int watch(const Watched& watched, Silence silence) {
   [[maybe_unused]] ssize_t count = ::write(answer.write, &code, sizeof code);
   ::_exit(0);
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "bonfire: %s\n", error.what());
+  base::print_failure(fmt::format("bonfire: {}", error.what()));
   ::_exit(1);
 }
 
 // A guard that is stopped cannot end what is below it.
 void end_stopped_guard(int guard, const Silence& silence) {
-  std::fprintf(stderr,
-               "bonfire launch: the launcher's guard (process %d) is stopped: it has given no sign of life for %.1f s; "
-               "it and the ranks are ended\n",
-               guard, silence.seconds());
+  base::log_error(
+      "bonfire launch: the launcher's guard (process {}) is stopped: it has given no sign of life for {:.1f} s; it and "
+      "the ranks are ended",
+      guard, silence.seconds());
   for (int process : descendants_of(guard)) ::kill(process, SIGKILL);
   ::kill(guard, SIGKILL);
 }
@@ -329,7 +330,7 @@ int await(int guard, int answer, const Requests& requests, Silence silence) {
       stopped = true;
     }
   }
-  if (!code && !stopped) std::fprintf(stderr, "bonfire launch: the launcher's guard was killed; the ranks are ended\n");
+  if (!code && !stopped) base::log_error("bonfire launch: the launcher's guard was killed; the ranks are ended");
   return code.value_or(128 + SIGKILL);
 }
 

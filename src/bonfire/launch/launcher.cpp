@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/log.h"
 #include "bonfire/base/machine.h"
 #include "bonfire/base/thread_pool.h"
 #include "bonfire/comm/environment.h"
@@ -34,8 +34,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kDefaultPort = 29500;
 constexpr int kAbort = SIGUSR1;  // ends a program that does not know it; SIGTERM and SIGINT ask to save first
 constexpr std::chrono::milliseconds kWordsDelay{2000};  // in which ranks learn whom they have lost, and say so
-
-void say(const std::string& text) { std::fprintf(stderr, "bonfire launch: %s\n", text.c_str()); }
 
 std::string find_program(const std::string& name) {
   auto runs = [](const fs::path& file) {
@@ -241,23 +239,24 @@ class Launcher {
       case Event::Kind::start: return start(event);
       case Event::Kind::frozen: return note_frozen(event);
       case Event::Kind::failed:
-        if (stop_signal_ == 0) say(event.reason);
+        if (stop_signal_ == 0) base::log_error("bonfire launch: {}", event.reason);
         return end_ranks(kAbort, options_.end_grace);
       case Event::Kind::stopped:
         if (stop_signal_ != 0) return;
-        say(event.reason);
+        base::log_info("bonfire launch: {}", event.reason);
         stop_signal_ = SIGINT;
         return end_ranks(SIGINT, options_.stop_grace);
       case Event::Kind::finished: return finish();
       case Event::Kind::over:
-        if (!event.reason.empty()) say(event.reason);
+        if (!event.reason.empty()) base::log_error("bonfire launch: {}", event.reason);
         exit_code_ = stop_signal_ != 0 ? 128 + stop_signal_ : failure_code_;
     }
   }
 
   void finish() {
     const bool well = std::all_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank->ended_well(); });
-    if (!well) say("the job was declared done, though not every rank here has ended well");
+    if (!well)
+      base::log_warning("bonfire launch: the job was declared done, though not every rank here has ended well");
     exit_code_ = well ? 0 : failures_.empty() ? 1 : culprit()->exit_code();
   }
 
@@ -266,7 +265,8 @@ class Launcher {
       nodes_->asked_to_stop();
       return nodes_->ranks_gone();
     }
-    if (event.generation > 0) say(fmt::format("restart {} of {}", event.generation, event.max_restarts));
+    if (event.generation > 0)
+      base::log_warning("bonfire launch: restart {} of {}", event.generation, event.max_restarts);
     generation_ = event.generation;
     frozen_.reset();
     failures_.clear();
@@ -318,7 +318,7 @@ class Launcher {
       return;
     }
     if (state_ == State::running) {
-      say(fmt::format("stopping; the ranks have {} s", options_.stop_grace.count() / 1000));
+      base::log_info("bonfire launch: stopping; the ranks have {} s", options_.stop_grace.count() / 1000);
       nodes_->asked_to_stop();
       end_ranks(number, options_.stop_grace);
     }

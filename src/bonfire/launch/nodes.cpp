@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -18,6 +17,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/log.h"
 #include "bonfire/base/md5.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/rendezvous.h"
@@ -60,9 +60,9 @@ std::unique_ptr<comm::StoreServer> serve(const NodeOptions& options, const OnFro
   if (options.node != 0) return nullptr;
   std::string address = comm::resolve(options.address);
   if (options.nodes > 1 && comm::is_loopback(address))
-    std::fprintf(stderr,
-                 "bonfire launch: --master_addr %s is %s here, which only this host can reach; its addresses are %s\n",
-                 options.address.c_str(), address.c_str(), comm::list_of(comm::interfaces()).c_str());
+    base::log_warning(
+        "bonfire launch: --master_addr {} is {} here, which only this host can reach; its addresses are {}",
+        options.address, address, comm::list_of(comm::interfaces()));
   return comm::serve_store({.address = address,
                             .port = options.port,
                             .token = options.token,
@@ -327,8 +327,8 @@ class Node {
     const Clock::time_point now = Clock::now();
     const Clock::duration silent = now - std::exchange(heard_, now);
     if (options_.node != 0 && silent >= kWorthTelling) {
-      std::fprintf(stderr, "bonfire launch: node 0 (%s) answers again; it was silent for %.1f s (lost after %g s)\n",
-                   options_.address.c_str(), seconds(silent), seconds(options_.silence));
+      base::log_warning("bonfire launch: node 0 ({}) answers again; it was silent for {:.1f} s (lost after {:g} s)",
+                        options_.address, seconds(silent), seconds(options_.silence));
       return;
     }
     answer_ = std::max(std::chrono::ceil<milliseconds>(now - asked), answer_ - answer_ / 8);
@@ -496,11 +496,10 @@ class Chief {
   void tell_of_silence(int node, Clock::duration silent) {
     Clock::duration& told = told_[node];
     if (silent >= kWorthTelling && told == Clock::duration{})
-      std::fprintf(stderr, "bonfire launch: %s has been silent for %.1f s; it counts as lost after %g s\n",
-                   named(node).c_str(), seconds(silent), seconds(options_.silence));
+      base::log_warning("bonfire launch: {} has been silent for {:.1f} s; it counts as lost after {:g} s", named(node),
+                        seconds(silent), seconds(options_.silence));
     if (silent < kWorthTelling && told != Clock::duration{})
-      std::fprintf(stderr, "bonfire launch: %s is heard again; it was silent for %.1f s\n", named(node).c_str(),
-                   seconds(told));
+      base::log_warning("bonfire launch: {} is heard again; it was silent for {:.1f} s", named(node), seconds(told));
     told = silent < kWorthTelling ? Clock::duration{} : silent;
   }
 

@@ -1,6 +1,5 @@
 #include "bonfire/launch/spawn.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/base/machine.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
@@ -51,7 +51,7 @@ void run_alone(const std::function<void()>& body, const Options& options) {
   try {
     run_alone(body, options);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    base::print_failure(error.what());
     std::exit(launch::exit_status_of(error));
   }
   std::exit(0);

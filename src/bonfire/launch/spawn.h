@@ -16,7 +16,7 @@ namespace bonfire::fleet {
 
 // Starts this program anew as `ranks` processes, as `bonfire launch` would, and returns when all have ended. Each of
 // them runs main() up to this call, and here joins the job, runs the body and ends: what stands before the call is done
-// by every process, what stands behind it by the first one only. One rank is this process itself.
+// by every process, what stands after it by the first one only. One rank is this process itself.
 //
 // CommError when a rank failed; what it printed, and who it was, is on stderr. ConfigError where it cannot be: in a
 // process that is a rank already, or that has computed something.

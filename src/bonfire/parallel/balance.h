@@ -29,7 +29,7 @@ class Balance {
   const std::vector<int64_t>& shares() const { return shares_; }  // [rank] samples
 
   enum class Mark { none, begin, end };
-  // To be asked behind each step: a window begins there; or one ends, and the next begins. The first two steps with new
+  // To be asked after each step: a window begins there; or one ends, and the next begins. The first two steps with new
   // shares are in none.
   Mark after_step();
   // At the end of a window, the same on all ranks: a sample's nanoseconds [rank]. True: shares() have changed.

@@ -34,9 +34,11 @@
 #include <utility>
 #include <vector>
 
+#include "bonfire/data/sampler.h"
 #include "bonfire/graph/tensor.h"
 #include "bonfire/nn/module.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/parallel/device_threads.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/runtime/compile.h"
 
@@ -44,30 +46,27 @@ namespace bonfire {
 
 namespace detail {
 
-// A thread for each device, each of them a rank of one group (fleet::rank()).
-class DeviceThreads {
- public:
-  // ConfigError without devices, for one that is named twice, and in a process that is one of several ranks itself.
-  explicit DeviceThreads(const std::vector<Device>& devices);
-  ~DeviceThreads();
+class DeviceSpeeds;
 
-  // Moves the model to the first device, and makes copies of its variables on the others, of which each thread uses its
-  // own from then on. Only their values differ from the first one's, until they are given those.
-  void copy_variables_of(const nn::Module& model);
-  // Calls body(place of the device) in this thread for one after the other, with that device's copies.
-  void for_each_copy(const std::function<void(size_t)>& body) const;
-  // Calls body(place of the device) on all threads, and waits. Throws what the thread at fault has thrown.
-  void run(const std::function<void(size_t)>& body);
-  // Deals the rows of the batch out, calls body(place, own rows) on all threads, and puts together what they return.
+// Steps whose batches are dealt out to the threads.
+class DealtSteps {
+ public:
+  explicit DealtSteps(DeviceThreads& threads);
+  ~DealtSteps();
+
+  // Deals the rows of the batch out, calls body(place of the device, own rows) on all threads, and puts together what
+  // they return.
   using Body = std::function<std::vector<Tensor>(size_t, std::span<const Tensor>)>;
-  std::vector<Tensor> step(const Body& body, std::span<const Tensor> batch);
+  std::vector<Tensor> run(const Body& body, std::span<const Tensor> batch);
 
   void balance_by_speed();
   std::vector<int64_t> shares(int64_t samples) const;  // [device], of a batch of so many
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::vector<data::Share> deal(int64_t samples) const;  // [device]
+
+  DeviceThreads& threads_;
+  std::unique_ptr<DeviceSpeeds> speeds_;  // with balance_by_speed()
 };
 
 std::vector<Device> all_gpus_or_cpu();
@@ -119,7 +118,7 @@ class DataParallel {
     using Places = std::index_sequence_for<Batch...>;
     const Tensor list[] = {Tensor(batch)...};
     auto part = [&](size_t place, std::span<const Tensor> own) { return as_list<Places>(body, place, own); };
-    return detail::from_list<Result<Body, Places>>(threads_.step(part, list));
+    return detail::from_list<Result<Body, Places>>(steps_.run(part, list));
   }
 
   // The same as a function of the batch, whose body is traced once for each shape of it: see compile(). It must not
@@ -134,7 +133,7 @@ class DataParallel {
         });
       const Tensor list[] = {Tensor(batch)...};
       auto part = [&](size_t place, std::span<const Tensor> own) { return steps[place].run(own); };
-      return detail::from_list<Result<Body, Places>>(threads_.step(part, list));
+      return detail::from_list<Result<Body, Places>>(steps_.run(part, list));
     };
   }
 
@@ -149,8 +148,8 @@ class DataParallel {
 
   // From the next step on devices that are not equally fast share a batch by the speed that is measured in training
   // steps (balance: auto; parallel/balance.h). Gradients stay those of the mean over the whole batch.
-  void balance_by_speed() { threads_.balance_by_speed(); }
-  std::vector<int64_t> shares(int64_t samples) const { return threads_.shares(samples); }  // of such a batch, [device]
+  void balance_by_speed() { steps_.balance_by_speed(); }
+  std::vector<int64_t> shares(int64_t samples) const { return steps_.shares(samples); }  // of such a batch, [device]
 
   // For all copies.
   void train(bool training = true) { model_.train(training); }
@@ -203,6 +202,7 @@ class DataParallel {
   Model model_;
   std::vector<Optimizer> optimizers_;  // [device]
   detail::DeviceThreads threads_;      // ends before what it works on
+  detail::DealtSteps steps_{threads_};
 };
 
 template <class Model, class MakeOptimizer>

@@ -7,6 +7,7 @@
 
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/comm/agreement.h"
 #include "bonfire/comm/group_backend.h"
 #include "bonfire/comm/hierarchical_group.h"
@@ -94,6 +95,7 @@ void init(int argc, char** argv, const Options& options) {
   if (!options.is_collective)
     throw_error<ConfigError>("[fleet] is_collective = false asks for parameter servers, which are not built yet");
   comm::Environment self = comm::read_environment({argv, argv + argc});
+  if (self.world > 1) base::set_log_rank(self.rank);
   comm::Rendezvous rendezvous =
       comm::meet(self, {.settings = {{"backend", options.backend},
                                      {"collective_timeout", fmt::format("{}", options.collective_timeout)}}});
@@ -101,7 +103,7 @@ void init(int argc, char** argv, const Options& options) {
   if (!chosen && rendezvous.environment.local_world > 1) cpu::set_cpu_threads(rendezvous.environment.threads());
   if (rendezvous.store == nullptr) {
     const std::string hint = hint_to_use_all(bonfire::default_device(), devices(), command_words());
-    if (self.starter == comm::Starter::nobody && !hint.empty()) std::fprintf(stderr, "[fleet] %s\n", hint.c_str());
+    if (self.starter == comm::Starter::nobody && !hint.empty()) base::log_info("[fleet] {}", hint);
     return join(nullptr);
   }
   static std::atomic<bool> joined_before{false};
@@ -117,6 +119,7 @@ void init(int argc, char** argv, const Options& options) {
   job()->rendezvous = std::move(rendezvous);
   job()->timeout = timeout_of(options);
   job()->heartbeat = std::move(heartbeat);
+  base::log_debug("[fleet] rank {} of {}, backend {}", rank(), world_size(), options.backend);
   if (world_size() > 1) watch_steps(*job());
 }
 

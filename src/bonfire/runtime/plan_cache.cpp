@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/runtime/planner.h"
 #include "bonfire/runtime/tuning.h"
@@ -176,6 +177,7 @@ std::shared_ptr<Plan> find_or_compile(Trace& trace, std::span<const Value> live,
         nearest = entry.description.get();
   ++plans.statistics.compiled;
   plans.statistics.last_reason = explain(*description, nearest);
+  base::log_debug("[plan] a step is compiled: {}", plans.statistics.last_reason);
   plan->last_used = plans.launches;
   plans.plans[key].push_back({plan, std::move(description)});
   return plan;

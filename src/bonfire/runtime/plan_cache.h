@@ -9,19 +9,11 @@
 #include "bonfire/base/hash.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/passes/pass.h"
+#include "bonfire/runtime/cache_statistics.h"
 #include "bonfire/runtime/layout.h"
 #include "bonfire/runtime/plan.h"
 
 namespace bonfire::runtime {
-
-struct CacheStatistics {
-  uint64_t compiled = 0;
-  uint64_t hits = 0;
-  uint64_t releases = 0;         // times that unused plans and scratch memory were released
-  uint64_t dropped = 0;          // plans, by these
-  double seconds_compiling = 0;  // passes, planning and timing of kernels, by all threads
-  std::string last_reason;       // why the newest plan was compiled, in words
-};
 
 // The plan for the trace with these live values: found or compiled. Thread-safe.
 std::shared_ptr<Plan> find_or_compile(Trace& trace, std::span<const Value> live, const passes::Options& options);
@@ -36,7 +28,6 @@ void mix_surroundings(base::Hash128& key, const passes::Options& options, const 
 // Plans, and what compile() has traced, that have not been used by so many launches are dropped.
 inline constexpr uint64_t kDropAfter = 2000;
 
-CacheStatistics cache_statistics();
 std::vector<std::shared_ptr<Plan>> cached_plans();  // the one that was launched last first
 void clear_plan_cache();
 // Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are

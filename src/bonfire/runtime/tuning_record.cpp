@@ -1,12 +1,12 @@
 #include "bonfire/runtime/tuning_record.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/log.h"
 #include "bonfire/runtime/build_stamp.h"
 
 namespace bonfire::runtime {
@@ -68,7 +68,7 @@ TimesOfNodes read_record_file() {
     std::vector<std::byte> bytes = base::read_file(path);
     return from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).value_or(TimesOfNodes());
   } catch (const Error& error) {
-    std::fprintf(stderr, "bonfire: ignoring %s: %s\n", path.c_str(), error.what());
+    base::log_warning("bonfire: ignoring {}: {}", path, error.what());
   }
   return {};
 }
@@ -84,7 +84,7 @@ void write_record_file(const TimesOfNodes& times) {
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(text))};
     base::write_file_atomically(path, chunks);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bonfire: the choice of kernels is not remembered: %s\n", error.what());
+    base::log_warning("bonfire: the choice of kernels is not remembered: {}", error.what());
   }
 }
 

@@ -120,7 +120,7 @@ void Trainer::State::make_model() {
   }
   if (config.strategy.accumulate_steps > 1)
     accumulation.emplace(*optimizer, config.strategy.accumulate_steps, fleet::Accumulation::Weights::given);
-  if (config.ema_decay) average.emplace(*model, place, *config.ema_decay);
+  if (config.ema_decay) average.emplace(*model, *optimizer, *config.ema_decay);
 }
 
 // Of the devices of one process the batch is dealt out, while ranks have a batch each.

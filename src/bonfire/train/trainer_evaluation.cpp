@@ -104,7 +104,7 @@ bool Trainer::State::evaluate(int64_t epoch, bool ends_epoch) {
 // so that the run can still go on from its last.
 void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
   Span span(timeline.get(), "training loop", "evaluate on the test data");
-  std::optional<OtherValues> best;
+  std::optional<nn::OtherValues> best;
   if (best_checkpoint.filename() != checkpoint_name(step)) {
     best.emplace(*model, place);
     if (writer) writer->finish();

@@ -13,6 +13,7 @@
 #include "bonfire/graph/trace.h"
 #include "bonfire/models/make.h"
 #include "bonfire/optim/optimizer.h"
+#include "bonfire/optim/weight_average.h"
 #include "bonfire/parallel/balance.h"
 #include "bonfire/parallel/replica_check.h"
 #include "bonfire/parallel/sampler.h"
@@ -31,7 +32,6 @@
 #include "bonfire/train/sample_trace.h"
 #include "bonfire/train/time_shares.h"
 #include "bonfire/train/trainer.h"
-#include "bonfire/train/weight_average.h"
 
 namespace bonfire::train {
 
@@ -62,7 +62,7 @@ struct Trainer::State {
   OpenedData opened;
   std::optional<models::Model> model;
   std::optional<optim::Optimizer> optimizer;
-  std::optional<WeightAverage> average;
+  std::optional<optim::WeightAverage> average;
   std::unique_ptr<data::DataLoader> train, test, validation;  // the last: where samples are held back
   Scalar weight = 1;                                          // of the loss of the batch at hand
 

@@ -16,10 +16,8 @@ Compiled<std::vector<Tensor>> Trainer::State::make_step() {
     Tensor loss = task().loss(outputs, label);
     (weighs() ? loss * weight : loss).backward();
     if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
-    const bool updates = all_say(StepContext::current().update_is_due);
     optimizer->step();
     optimizer->clear_grad();
-    if (average && updates) average->append_update();
     std::vector<Tensor> results{loss};
     for (Tensor& sum : task().training_sums(outputs, label)) results.push_back(std::move(sum));
     sums_of_a_step = results.size() - 1;

@@ -1,7 +1,7 @@
 #pragma once
-// Kernels that are plain loops, compiled once for each instruction set. A file of backend/cpu whose name stands in
-// cmake/simd.cmake is compiled for the baseline and again for each set beyond it, everything in an unnamed namespace,
-// and ends in a list of what it has:
+// Kernels that are plain loops, compiled once for each instruction set. A file of backend/cpu is compiled for the
+// baseline and again for each set beyond it, everything in an unnamed namespace, if it ends in a list of what it has,
+// which CMake looks for when it configures:
 //
 //   BONFIRE_CPU_KERNELS(layer_norm, {"layer_norm", forward_candidates}, {"layer_norm_gradient", backward_candidates})
 //

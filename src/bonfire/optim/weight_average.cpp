@@ -1,0 +1,55 @@
+#include "bonfire/optim/weight_average.h"
+
+#include <algorithm>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/step_context.h"
+#include "bonfire/graph/trace.h"
+#include "bonfire/ops/elementwise.h"
+
+namespace bonfire::optim {
+namespace {
+
+Device device_of(const nn::Module& source) {  // in this thread
+  const nn::StateDict held = source.state_dict();
+  return held.empty() ? Device{} : here(held.front().variable).device();
+}
+
+double checked(double decay) {
+  if (!(decay > 0 && decay < 1))
+    throw_error<ConfigError>("[weight_average] decay is {}, expected above 0, below 1", decay);
+  return decay;
+}
+
+}  // namespace
+
+WeightAverage::WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay)
+    : mean_(source, device_of(source)), sources_(source.state_dict()), decay_(checked(decay)) {
+  begin_anew();
+  updating_ =
+      StepContext::current().after_update.add([this, parameters = optimizer.parameters()](const Optimizer& one) {
+        if (one.parameters() == parameters) append_update();
+      });
+}
+
+void WeightAverage::begin_anew() const { nn::load_state_dict(mean_.state(), sources_); }
+
+void WeightAverage::set_step(int64_t step) {
+  auto t = static_cast<double>(step);
+  share_.set(1 - std::min(decay_, (1 + t) / (10 + t)));
+}
+
+void WeightAverage::append_update() const {
+  NoGrad no_grad;
+  PathScope path("average");
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const Variable &mean = mean_.state()[i].variable, &source = sources_[i].variable;
+    if (is_floating(mean.dtype())) {
+      mean.assign_stored(mean.stored() + (source.stored() - mean.stored()) * share_);
+    } else {
+      mean.assign_stored(source.stored());
+    }
+  }
+}
+
+}  // namespace bonfire::optim

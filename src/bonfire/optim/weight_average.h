@@ -1,0 +1,47 @@
+#pragma once
+// WeightAverage: the running mean of a model's weights and buffers (EMA), kept as other values for the model, which are
+// evaluated and saved in place of its own.
+//
+//   optim::WeightAverage average(model, optimizer, 0.999);
+//   ...
+//   average.set_step(step);                                     // before each step
+//   loss.backward(); optimizer.step(); optimizer.clear_grad();  // the mean follows the optimizer's updates
+//   ...
+//   UseCopies scope(average.copies());
+//   Tensor logits = model(image);                               // computed with the mean
+//
+//   mean ← mean + (1 − d) (weight − mean),   d = min(decay, (1 + t) / (10 + t)) at step t
+//
+// so the first steps, whose weights say little, are soon forgotten. Counters are taken over as they are. Where
+// gradients add up (accumulate_steps) steps are updates. Made after fleet::distributed_optimizer(), it takes what local
+// SGD has averaged.
+
+#include "bonfire/graph/hooks.h"
+#include "bonfire/nn/other_values.h"
+#include "bonfire/optim/optimizer.h"
+
+namespace bonfire::optim {
+
+class WeightAverage {
+ public:
+  // Begins as a copy, on the source's device. ConfigError for a decay that is not between 0 and 1.
+  WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay);
+  WeightAverage(const WeightAverage&) = delete;
+  WeightAverage& operator=(const WeightAverage&) = delete;
+
+  void begin_anew() const;      // from the source's weights as they are now
+  void set_step(int64_t step);  // t; before each launch
+  const VariableCopies& copies() const { return mean_.copies(); }
+  const nn::StateDict& state() const { return mean_.state(); }  // the mean, by the names of the model's
+
+ private:
+  void append_update() const;  // traces the update
+
+  nn::OtherValues mean_;
+  nn::StateDict sources_;  // in the same order
+  double decay_;
+  Scalar share_;  // 1 − d
+  Hook updating_;
+};
+
+}  // namespace bonfire::optim
