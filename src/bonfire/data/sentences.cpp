@@ -32,9 +32,10 @@ constexpr const char* kOthers[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
                                    "eat",   "near",  "by",    "every", "opposite", "it", "what"};
 
 // The numbers of one sentence, drawn one after another.
-class Draws {
+class SentenceDraws {
  public:
-  Draws(uint64_t seed, uint64_t stream, uint64_t sentence) : seed_(seed), stream_(stream), sentence_(sentence) {}
+  SentenceDraws(uint64_t seed, uint64_t stream, uint64_t sentence)
+      : seed_(seed), stream_(stream), sentence_(sentence) {}
   size_t below(size_t limit) {
     constexpr uint64_t kDraws = 16;  // a sentence's share of the counter
     return philox(seed_, stream_, sentence_ * kDraws + next_++).word[0] % limit;
@@ -48,7 +49,7 @@ class Draws {
   uint64_t seed_, stream_, sentence_, next_ = 0;
 };
 
-std::string sentence(Draws draws) {
+std::string sentence(SentenceDraws draws) {
   switch (draws.below(6)) {
     case 0: {
       size_t a = draws.below(10), b = draws.below(10);

@@ -10,17 +10,17 @@ namespace bonfire::train {
 
 namespace {
 
-constexpr size_t kTenths = 10;                     // of confidence
-constexpr std::ptrdiff_t kWrong = 16, kRight = 8;  // samples that are kept
-constexpr int64_t kFirst = 5;                      // of top-5
+constexpr size_t kTenths = 10;                             // of confidence
+constexpr std::ptrdiff_t kWrongKept = 16, kRightKept = 8;  // samples that are kept
+constexpr int64_t kFirst = 5;                              // of top-5
 
 // Where a prediction goes among those kept, the most confident of the wrong ones first; -1: nowhere.
 std::ptrdiff_t place_among(const std::vector<Prediction>& kept, double confidence, bool is_right) {
   const auto rights = std::find_if(kept.begin(), kept.end(), [](const auto& p) { return p.label == p.predicted; });
-  if (is_right) return kept.end() - rights < kRight ? kept.end() - kept.begin() : -1;
+  if (is_right) return kept.end() - rights < kRightKept ? kept.end() - kept.begin() : -1;
   auto less_sure = [&](const Prediction& p) { return p.probability < confidence; };
   const auto place = std::find_if(kept.begin(), rights, less_sure) - kept.begin();
-  return place < kWrong ? place : -1;
+  return place < kWrongKept ? place : -1;
 }
 
 class ClassJudge final : public Judge {
@@ -64,8 +64,8 @@ class ClassJudge final : public Judge {
         .index = index, .label = label, .predicted = static_cast<int64_t>(predicted), .probability = row[predicted]};
     options_.show(samples_.get(index), prediction);
     kept_.insert(kept_.begin() + place, std::move(prediction));
-    if (!is_right && std::ssize(kept_) > kWrong && kept_[kWrong].label != kept_[kWrong].predicted)
-      kept_.erase(kept_.begin() + kWrong);
+    if (!is_right && std::ssize(kept_) > kWrongKept && kept_[kWrongKept].label != kept_[kWrongKept].predicted)
+      kept_.erase(kept_.begin() + kWrongKept);
   }
 
   const data::Dataset& samples_;
