@@ -6,7 +6,9 @@
 #include <array>
 #include <bit>
 #include <functional>
+#include <optional>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "bonfire/base/error.h"
