@@ -6,7 +6,7 @@
 // Off is what the options mean where nothing is merged or fused (Paddle's defaults). A run is a process of its own, or
 // as many as there are ranks: it takes `steps` steps to get going and measures as many after them. Every run with an
 // option comes directly after one without, and is compared with that one: what the machine does besides changes within
-// seconds. Medians over the rounds are printed. The first round warms up: it leaves its choice of kernels behind.
+// seconds. Medians over the rounds are printed. The first round warms up: it records its choice of kernels.
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

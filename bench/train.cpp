@@ -3,7 +3,7 @@
 //   bench_train [--json FILE]
 //
 // checkpoint: ResNet-18 with momentum, 90 MB: how long training pauses (values are copied) and how long the write takes
-// behind it, the model at rest. replicas: two ranks compare their weights and optimizer states (check_replicas), beside
+// after it, the model at rest. replicas: two ranks compare their weights and optimizer states (check_replicas), beside
 // a step of theirs. start: from `./bonfire train` (built) to its first progress line, and what the script adds to the
 // program when there is nothing to build.
 

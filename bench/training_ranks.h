@@ -250,7 +250,7 @@ inline void measure_two_hosts(const StepSettings& settings, nlohmann::json& rows
 inline void measure_launch(const StepSettings& settings, nlohmann::json& rows) {
   std::string launcher = std::filesystem::canonical("/proc/self/exe").replace_filename("bonfire").string();
   std::vector<double> times;
-  for (int round = -1; round < settings.rounds; ++round) {  // the first one leaves its choices behind
+  for (int round = -1; round < settings.rounds; ++round) {  // the first one records its choices
     auto begin = Clock::now();
     FILE* pipe = popen((launcher + " launch --nproc_per_node 8 " + settings.self + " --first-step").c_str(), "r");
     char line[256];

@@ -140,7 +140,7 @@ void name_who_is_gone(const Case& one) {
 void survive_a_kill(const Case& one) {
   for (int trial = 0; trial < std::max(2, 10 * stress_rounds()); ++trial) {
     auto endings = run_ranks(one.backend, one.size, [&](Rank& rank) {
-      sum_one(rank);  // behind it every rank has joined
+      sum_one(rank);  // after it every rank has joined
       std::thread killer;
       if (rank.rank() == 1)
         killer = std::thread([&] {

@@ -109,7 +109,7 @@ std::string current_test() {
   return std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
 }
 
-// Waits for mpirun, but not for long behind the last rank's report: it may hang there for good (libpmix waits for
+// Waits for mpirun, but not for long after the last rank's report: it may hang there for good (libpmix waits for
 // itself in PMIx_server_finalize when ranks have left without an end of MPI).
 void wait_for_mpirun(ChildProcess& job, const std::filesystem::path& folder, int size) {
   auto all_reported = [&] {

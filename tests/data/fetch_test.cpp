@@ -80,7 +80,7 @@ TEST_F(Fetch, BeginsAnewWhereAServerCannotGoOn) {
 }
 
 TEST_F(Fetch, BeginsAnewWhereWhatIsThereIsOfAnotherFile) {
-  for (size_t length : {77U, 200'000U}) {  // longer than the file: the server has nothing behind it
+  for (size_t length : {77U, 200'000U}) {  // longer than the file: the server has nothing after it
     ScratchFolder other;
     HttpServer server({{"/first", {first_}}, {"/second", {second_}}});
     fs::create_directory(other / "toy");

@@ -171,7 +171,7 @@ TEST(JpegTiles, WhatLiesAboveAndBesideIsNotRead) {
 }
 
 TEST(JpegTiles, AFrameHeaderInsideMetadataIsNotTakenForTheFiles) {
-  const std::string kMarkers[] = {"\xff\x01", std::string("\xff\0", 2), "\xff\xd3"};  // none has a length behind it
+  const std::string kMarkers[] = {"\xff\x01", std::string("\xff\0", 2), "\xff\xd3"};  // none has a length after it
   std::string file = file_of(160, 320, {.restart_units = 4});
   for (const std::string& marker : kMarkers) {
     std::string metadata = "\xff\xe9\xff\xfd" + std::string(0xfffb, 'x');

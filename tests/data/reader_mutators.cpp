@@ -17,7 +17,7 @@ namespace {
 
 using bonfire::testing::ByteMutator;
 
-// Whether `read` takes the bytes, which have no spare room behind them that would hide a read beyond the end.
+// Whether `read` takes the bytes, which have no spare room after them that would hide a read beyond the end.
 template <class Read>
 bool takes(const std::string& file, const Read& read) {
   std::vector<char> exact(file.begin(), file.end());

@@ -119,7 +119,7 @@ TEST(Records, DamageIsNamedWithWhatToDo) {
     EXPECT_NE(message(packed).find("pack the source again"), std::string::npos) << message(packed);
   };
   std::string whole = folder.get("packed/train-00002.records"), damaged = whole;
-  damaged[16 + 6 + 2] = 'y';  // behind the record of six bytes
+  damaged[16 + 6 + 2] = 'y';  // after the record of six bytes
   folder.put("packed/train-00002.records", damaged);
   expect("train-00002.records: record 1 (sample 7): checksum 0x");
   folder.put("packed/train-00002.records", whole.substr(0, whole.size() - 1));

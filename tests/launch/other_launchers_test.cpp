@@ -59,7 +59,7 @@ void expect_trained_with(const std::function<Variables(int)>& variables_of_rank,
   expect_trained(std::move(processes), folder, alone);
 }
 
-// A port of 127.0.0.1 in use, as torchrun's agent has MASTER_PORT; the one behind it was free a moment ago.
+// A port of 127.0.0.1 in use, as torchrun's agent has MASTER_PORT; the one after it was free a moment ago.
 class Agent {
  public:
   Agent() {

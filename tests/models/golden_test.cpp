@@ -129,7 +129,7 @@ void expect_relative(double value, double expected, double tolerance, const std:
   EXPECT_NEAR(value, expected, tolerance * std::fabs(expected)) << what;
 }
 
-// First step: outputs, gradient norms and loss; then the losses of the other steps, and behind the last one the loss of
+// First step: outputs, gradient norms and loss; then the losses of the other steps, and after the last one the loss of
 // eval and buffers. What follows from the signs of ReLU inputs may be `slack` times as far off as it may be elsewhere.
 void expect_golden(const golden::Model& expected, Device device = {}, double slack = 1) {
   Training training(expected, device);

@@ -246,7 +246,7 @@ TEST(SafetensorsFile, ThrowsNothingButDataErrorsForDamagedFiles) {
     std::string file = SafetensorsMutator(7, number).file();
     EXPECT_NO_THROW((parses(file) ? taken : refused) += 1) << "seed 7, number " << number;
   }
-  // Both sides are reached: damage that does not matter, and damage behind the first check.
+  // Both sides are reached: damage that does not matter, and damage after the first check.
   EXPECT_GT(taken, 500);
   EXPECT_GT(refused, 10'000);
 }

@@ -74,7 +74,7 @@ TEST(FuseLinearCrossEntropy, LeavesLogitsThatSomeoneReads) {
 
 TEST(FuseLinearCrossEntropy, BringsTheLossGradientForward) {
   Step step(1024, 4096);
-  // dloss is computed behind the loss, and the loss is used before that.
+  // dloss is computed after the loss, and the loss is used before that.
   GraphNode* gradient = nullptr;
   for (GraphNode& node : step.graph.nodes())
     if (node.name() == "cross_entropy_gradient") gradient = &node;

@@ -15,7 +15,7 @@
 namespace bonfire::passes::look_up_products_test {
 namespace {
 
-// A layer of 6 behind an embedding, over words [3, 5] that are put in order [5, 3], and the backward pass.
+// A layer of 6 after an embedding, over words [3, 5] that are put in order [5, 3], and the backward pass.
 struct LayerOptions {
   int64_t rows = 7, size = 32;
   DType dtype = DType::f32;

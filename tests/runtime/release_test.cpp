@@ -49,7 +49,7 @@ TEST(PlanCacheRelease, CountsLaunchesOfCompiledStepsToo) {
             4U);
 }
 
-// Pages of the device's scratch memory that are there, behind the first 2 MiB.
+// Pages of the device's scratch memory that are there, after the first 2 MiB.
 size_t resident_pages(size_t bytes) {
   constexpr size_t kKept = 2 << 20;
   auto* arena = static_cast<std::byte*>(queue_of(kDevice).arena(1));

@@ -56,7 +56,7 @@ void HttpServer::answer(int connection) {
     if (count <= 0) return;
     head.append(piece, static_cast<size_t>(count));
   }
-  std::string path = head.substr(4, head.find(' ', 4) - 4);  // behind "GET "
+  std::string path = head.substr(4, head.find(' ', 4) - 4);  // after "GET "
   size_t from = 0, range = head.find("Range: bytes=");
   if (range != std::string::npos) from = std::stoul(head.substr(range + 13));
   {

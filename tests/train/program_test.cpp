@@ -217,7 +217,7 @@ TEST(Program, PacksChecksListsAndTrainsOnRecords) {
             std::string::npos);
 }
 
-// What bash offers behind these words, one a line.
+// What bash offers after these words, one a line.
 std::string completions(const ScratchFolder& folder, const std::string& words) {
   folder.put("complete.sh", "source <(\"$1\" completion bash)\nCOMP_WORDS=(" + words +
                                 ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_bonfire 2>/dev/null\n"
@@ -241,7 +241,7 @@ TEST(Program, BashCompletesCommandsKeysAndValues) {
   EXPECT_EQ(completions(folder, "bonfire predict runs/1 " + start), (folder / "picture.png").string() + "\n");
 }
 
-// What zsh offers behind these words, one a line: with its own functions in place of the editor's, which need a
+// What zsh offers after these words, one a line: with its own functions in place of the editor's, which need a
 // terminal.
 std::string zsh_completions(const ScratchFolder& folder, const std::string& words) {
   folder.put("complete.zsh",

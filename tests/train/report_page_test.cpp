@@ -249,7 +249,7 @@ TEST(TensorBoardLog, IsARowOfRecordsWithTagsStepsAndValues) {
   EXPECT_EQ(file.substr(0, 12), std::string("\x1a\0\0\0\0\0\0\0\x12\x9b\xd8\x2d", 12));
   std::string expected =
       std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0a", 9) + "train/loss" + std::string("\x15\0\0\x80\x3e", 5);
-  EXPECT_EQ(events[1].substr(9), expected);  // behind the time: step 300, tag, 0.25
+  EXPECT_EQ(events[1].substr(9), expected);  // after the time: step 300, tag, 0.25
 }
 
 }  // namespace

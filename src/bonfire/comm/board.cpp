@@ -41,7 +41,7 @@ std::string Call::text() const {
 
 struct Board::Header {
   alignas(64) std::atomic<uint32_t> arrived;
-  SharedWord epoch;  // barriers that are behind all
+  SharedWord epoch;  // barriers that all have passed
   alignas(64) std::atomic<uint32_t> abort_state;
   char abort_reason[2000];
 };

@@ -90,7 +90,7 @@ class Board {
     return staging_ + (static_cast<size_t>(rank) * kStages + chunk % kStages) * kChunk;
   }
 
-  // Returns when all ranks have come; what they wrote before is seen behind it.
+  // Returns when all ranks have come; what they wrote before is seen after it.
   void barrier(Patience& patience, const Watch& watch);
 
   // The first reason stays. Any thread.

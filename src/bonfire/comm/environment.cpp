@@ -63,7 +63,7 @@ std::optional<int> local_rank_in(const std::vector<std::string>& arguments) {
       if (argument.starts_with(option)) {
         std::optional<int> number = number_in(std::string_view(argument).substr(option.size()));
         if (!number || *number < 0)
-          throw_error<ConfigError>("[environment] '{}': expected a whole number from 0 behind it", argument);
+          throw_error<ConfigError>("[environment] '{}': expected a whole number from 0 after it", argument);
         return number;
       }
   return std::nullopt;

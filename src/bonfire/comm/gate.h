@@ -35,7 +35,7 @@ struct GateOptions {
   std::string address = "127.0.0.1";  // the one to listen on, a literal of this host's
   int port = 0;                       // 0: one that is free
   std::string pass = {};              // what callers must show
-  std::string manner = "plain";       // how one speaks behind it: told to callers
+  std::string manner = "plain";       // how one speaks after it: told to callers
   size_t strangers = 64;              // at most, at a time
   std::chrono::milliseconds patience{5'000};
 };

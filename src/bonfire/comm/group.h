@@ -11,7 +11,7 @@
 // - The order of summation is fixed by backend and size: all ranks get the same bits, on every run.
 // - bf16 and f16 are summed in f32 and rounded once. Reduce::mean of integers is a ConfigError.
 // - Every wait ends: by the peers, by CommError when a peer is known to be gone (it names the rank, its host and what
-//   it last did), or by TimeoutError behind the timeout that the group was made with. After an error or abort() the
+//   it last did), or by TimeoutError after the timeout that the group was made with. After an error or abort() the
 //   group is dead, and each later call fails with the first reason.
 
 #include <chrono>

@@ -86,7 +86,7 @@ class Lifelines::Watch {
   bool needed() const { return self_ && !others_.empty(); }
   void wake() const { ::eventfd_write(wake_.get(), 1); }
 
-  // Each calls those before it, and is called by those behind.
+  // Each calls those before it, and is called by those after.
   void run(const std::stop_token& stop) try {
     const std::string pass = random_secret();
     open_gate(pass);

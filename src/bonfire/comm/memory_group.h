@@ -4,7 +4,7 @@
 // Ranks never send to each other; they read and write each other's memory between barriers (comm/board.h).
 // - An all-reduce of values that all ranks see (a Buffer of this group, or of the group it was split from) is done in
 //   place: rank r combines the r-th share of everyone's values and writes the result back to everyone, so each byte is
-//   read once and written once, and nothing is copied. One barrier before (all values are there), one behind (all
+//   read once and written once, and nothing is copied. One barrier before (all values are there), one after (all
 //   shares are done: nobody writes a bucket that a peer still reads).
 // - Other memory is staged in chunks: while chunk t is combined, chunk t-1 is copied out, so a chunk costs one barrier.
 //   Three stages are enough: whoever fills chunk t has passed barrier t-1, which nobody reaches who still reads chunk

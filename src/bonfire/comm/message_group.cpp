@@ -200,7 +200,7 @@ void MessageGroup::reduce_straight(Values values, Reduce reduce) {
   results.wait_for_all();
 }
 
-// Behind it rank r has the finished share r + 1.
+// After it rank r has the finished share r + 1.
 void MessageGroup::reduce_round_the_ring(Values values, Reduce reduce) {
   // Items on their way at a time: whoever adds may be late, because its processor computes, and the link goes on.
   constexpr size_t kAhead = 8;

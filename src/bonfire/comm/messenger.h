@@ -16,7 +16,7 @@ class Transfer {
  public:
   virtual ~Transfer() = default;
   // Ends when the memory may be used again. CommError when the peer is gone or the group was stopped, TimeoutError
-  // behind the deadline.
+  // after the deadline.
   virtual void wait(std::chrono::steady_clock::time_point deadline) = 0;
 };
 
@@ -35,7 +35,7 @@ class Messenger {
   virtual void stop(const std::string& reason) = 0;
   virtual std::string stop_reason() = 0;  // of a peer too; "": none
 
-  // Behind a timeout: those who do not say within half a second that they wait too. Empty where it cannot be told.
+  // After a timeout: those who do not say within half a second that they wait too. Empty where it cannot be told.
   virtual std::vector<int> silent_ranks() = 0;
 
   // Called by all ranks, which keep their names: one of `members`, this rank among them, in their order. `key` is

@@ -36,7 +36,7 @@ struct Route {
   std::string remote;  // literal that answered
   std::string local;   // this host's end
 };
-// Connects by TCP until somebody answers. CommError behind the timeout: what the system said of each address. `from`:
+// Connects by TCP until somebody answers. CommError after the timeout: what the system said of each address. `from`:
 // the literal of this host's own to come from; empty: whichever the system takes. `waiting` is called between tries
 // with what the system said of the last one.
 Route reach(const std::string& host, int port, std::chrono::milliseconds timeout, const std::string& from = {},

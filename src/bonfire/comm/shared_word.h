@@ -3,7 +3,7 @@
 //
 // Waiting spins for a moment where that has helped of late, then sleeps on the kernel's futex (the form that processes
 // can share), looking up every few milliseconds: whoever waits is told in `watch` and can give up there. Stores release
-// and loads acquire, so what was written before a change is seen behind it, on aarch64 too.
+// and loads acquire, so what was written before a change is seen after it, on aarch64 too.
 
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,7 @@ using Watch = std::function<std::exception_ptr()>;
 inline uint32_t read_word(const SharedWord& word) { return word.value.load(std::memory_order_acquire); }
 
 // How long to spin before sleeping, learnt by one waiting thread. Spinning helps when the peer runs on another core and
-// answers at once; where it comes late, each moment of it is lost. So behind a spin in vain only the second, fourth,
+// answers at once; where it comes late, each moment of it is lost. So after a spin in vain only the second, fourth,
 // ... 64th wait tries again. Where the peer shares this core, which the kernel likes for two who wake each other in
 // turn, the thread moves to another one.
 class Patience {

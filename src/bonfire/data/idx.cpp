@@ -78,7 +78,7 @@ class ByteStream {
   void next_member() {
     finished_ = rest_.empty();
     if (!finished_ && (!starts_gzip_member() || ::inflateReset(&inflater_) != Z_OK))
-      throw_error<DataError>("[idx] {}: {} bytes behind the end of the gzip stream that are not gzip", name_,
+      throw_error<DataError>("[idx] {}: {} bytes after the end of the gzip stream that are not gzip", name_,
                              rest_.size());
   }
 
@@ -153,7 +153,7 @@ IdxArray parse_idx(std::span<const std::byte> file, const std::string& name) {
   }
   uint8_t surplus;
   if (stream.read({&surplus, 1}) != 0)  // reading to the end also checks gzip's checksum
-    throw_error<DataError>("[idx] {}: more data behind the {} bytes of shape {}", stream.name(), promised,
+    throw_error<DataError>("[idx] {}: more data after the {} bytes of shape {}", stream.name(), promised,
                            to_string(array.shape));
   return array;
 }

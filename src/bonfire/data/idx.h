@@ -29,7 +29,7 @@ enum class Split : uint8_t { train, test };
 inline constexpr int64_t kMnistClasses = 10;  // of Fashion-MNIST too
 
 // From the folder's train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-… for the test split; where there is
-// no such file, the one with .gz behind its name. DataError saying which files were looked for when there is neither.
+// no such file, the one with .gz after its name. DataError saying which files were looked for when there is neither.
 std::shared_ptr<StoredImages> load_mnist(const std::filesystem::path& folder, Split split);
 
 // The two files of a split, images first, as load_mnist finds them.

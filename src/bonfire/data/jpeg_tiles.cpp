@@ -84,10 +84,10 @@ constexpr auto kMark = std::byte{0xff};
 
 bool is_restart(std::byte code) { return (code & std::byte{0xf8}) == std::byte{0xd0}; }
 
-// Whether a marker with this code has a length behind it. Others stand alone or, 0, are none.
+// Whether a marker with this code has a length after it. Others stand alone or, 0, are none.
 bool has_length(unsigned code) { return code > 0x01 && code != 0xff && !is_restart(static_cast<std::byte>(code)); }
 
-// Where the frame header's height is, with the width behind it: two bytes each, high byte first.
+// Where the frame header's height is, with the width after it: two bytes each, high byte first.
 std::optional<size_t> find_size(std::span<const std::byte> head) {
   for (size_t at = 2; at + 9 <= head.size();) {
     auto code = std::to_integer<unsigned>(head[at + 1]);
@@ -98,7 +98,7 @@ std::optional<size_t> find_size(std::span<const std::byte> head) {
   return {};
 }
 
-// Where tiles [0, count) end: [count]. Each but the first begins two bytes behind the end of the one before. Empty when
+// Where tiles [0, count) end: [count]. Each but the first begins two bytes after the end of the one before. Empty when
 // a marker is missing or not the one that should follow.
 std::vector<size_t> find_tiles(std::span<const std::byte> file, size_t at, size_t count) {
   std::vector<size_t> ends;

@@ -2,7 +2,7 @@
 // Parts of JPEG files that are decoded without what lies above and beside them.
 //
 // A JPEG file is one stream: where a block's bits begin is known only when all before it were read, which is half of
-// the work of decoding. Restart markers are the exception: a decoder may begin behind each. A file that has them at
+// the work of decoding. Restart markers are the exception: a decoder may begin after each. A file that has them at
 // equal distances along every row of blocks is a grid of tiles, and a rectangle of tiles, with the picture's size in
 // the header set to theirs and the markers numbered anew, is a JPEG file of its own with the very same pixels.
 

@@ -61,7 +61,7 @@ class DataLoader {
   int64_t batches_per_epoch() const;
   int64_t batches_until(int64_t epoch) const;  // from the position to that epoch's beginning
 
-  // This rank's part of the batch at the position; never ends. Throws what a worker met, and goes on behind it. Where
+  // This rank's part of the batch at the position; never ends. Throws what a worker met, and goes on after it. Where
   // share().own is 0, the batch has stand-ins.
   Batch next();
   Share share() const;                        // of the batch that next() gave last

@@ -68,7 +68,7 @@ class Records final : public Dataset {
 
   std::vector<base::MappedFile> files_;
   std::vector<RecordShard> shards_;
-  std::vector<int64_t> begins_{0};  // number of each shard's first sample, and behind the last
+  std::vector<int64_t> begins_{0};  // number of each shard's first sample, and after the last
   std::vector<std::string> names_;
   int64_t classes_ = 0;
 };

@@ -14,7 +14,7 @@ namespace bonfire::data {
 
 namespace {
 
-constexpr int kWeightBits = 14, kKeptBits = 7;  // of weights and of kept rows, behind the point
+constexpr int kWeightBits = 14, kKeptBits = 7;  // of weights and of kept rows, after the point
 
 using U8x16 = uint8_t __attribute__((vector_size(16)));
 using I16x8 = int16_t __attribute__((vector_size(16)));
@@ -113,7 +113,7 @@ Resampler::Resampler(const ResampleOptions& options) : options_(options), next_(
                 options.box.width > 0 && options.box.height > 0);
   across_ = weights_for(options.box.left, options.box.width, options.size.width, options.columns, options.flip);
   down_ = weights_for(options.box.top, options.box.height, options.size.height, options.rows, false);
-  // Weights of zero reach behind the last pixel of a row, and vectors behind the last of a kept row.
+  // Weights of zero reach beyond the last pixel of a row, and vectors beyond the last of a kept row.
   source_.resize(kAhead + static_cast<size_t>(options.width + 2 * across_.pairs) * 4);
   kept_rows_ = 2 * down_.pairs;
   kept_stride_ = (options.size.width * options.channels + 15) / 8 * 8;

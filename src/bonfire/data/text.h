@@ -5,7 +5,7 @@
 //   data::DataLoader train(data::load_text("data/wiki/train.txt", *pieces, 128),
 //                          {.batch_size = 16, .shuffle = true, .transform = data::mask_tokens(*pieces)});
 //
-// The tokens of all lines, with [SEP] behind each line, are one long row. Sequence i is [CLS], the next length − 2 of
+// The tokens of all lines, with [SEP] after each line, are one long row. Sequence i is [CLS], the next length − 2 of
 // them, [SEP]; the last one reaches back, so that it is full too. No token is padding, and none is wasted on it.
 
 #include <filesystem>

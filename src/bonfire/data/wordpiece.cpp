@@ -129,7 +129,7 @@ void WordPiece::append_word(const std::vector<char32_t>& word, std::vector<int32
     return;
   }
   std::string bytes;
-  std::vector<size_t> ends;  // behind each code point
+  std::vector<size_t> ends;  // after each code point
   for (char32_t c : word) {
     unicode::append_utf8(bytes, c);
     ends.push_back(bytes.size());

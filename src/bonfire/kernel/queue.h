@@ -68,7 +68,7 @@ class Queue {
   virtual void synchronize() = 0;  // until all launches are done; does not throw their errors
   // Memory of at least `bytes` for temporaries that all programs of this queue share. The address never moves.
   virtual void* arena(size_t bytes) = 0;
-  // Gives back what the arena has above `keep` bytes, behind everything launched; whoever uses it later gets new
+  // Gives back what the arena has above `keep` bytes, after everything launched; whoever uses it later gets new
   // memory.
   virtual void release_scratch(size_t /*keep*/) {}
   // A queue that runs steps side by side where they share no bytes loses that when temporaries share memory. Programs
@@ -83,7 +83,7 @@ class Queue {
   virtual std::string model() const { return {}; }
   // Real time in which these launches could only wait for collectives.
   virtual double seconds_communicating() { return 0; }
-  // Runs body with this device's threads or stream, behind everything launched; for timing candidates.
+  // Runs body with this device's threads or stream, after everything launched; for timing candidates.
   virtual void run_now(const std::function<void(const Run&)>& body) = 0;
 };
 

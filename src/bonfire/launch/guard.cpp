@@ -144,7 +144,7 @@ int parent_of(int process) {
   size_t end = text.rfind(')');
   if (end == std::string::npos || end + 4 >= text.size()) return 0;
   int parent = 0;
-  std::from_chars(text.data() + end + 4, text.data() + text.size(), parent);  // behind ") S "
+  std::from_chars(text.data() + end + 4, text.data() + text.size(), parent);  // after ") S "
   return parent;
 }
 

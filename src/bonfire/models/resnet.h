@@ -1,6 +1,6 @@
 #pragma once
 // ResNet-18, 34, 50 and 101 with torchvision's parameter names and first values, and the small-image ResNet-18, whose
-// first convolution is 3 × 3 with stride 1 and has no max-pool behind it.
+// first convolution is 3 × 3 with stride 1 and has no max-pool after it.
 
 #include <vector>
 

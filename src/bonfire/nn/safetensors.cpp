@@ -301,7 +301,7 @@ std::string json_string(const std::string& text, const std::string& target) {
   }
 }
 
-// Length, JSON and padding: the data behind it starts at a multiple of 8 bytes.
+// Length, JSON and padding: the data after it starts at a multiple of 8 bytes.
 std::string make_header(std::span<const TensorEntry* const> ordered, const SafetensorsMetadata& metadata,
                         const std::string& target) {
   std::vector<std::string> members;

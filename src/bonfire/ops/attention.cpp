@@ -16,7 +16,7 @@ namespace bonfire {
 
 namespace {
 
-// Checks q, k, v at inputs first … first + 2 and, behind them, the mask and the key if there are any.
+// Checks q, k, v at inputs first … first + 2 and, after them, the mask and the key if there are any.
 void check_operands(const InferContext& context, size_t first) {
   require_one_device(context);
   const Shape &q = context.input(first).shape, &k = context.input(first + 1).shape, &v = context.input(first + 2).shape;

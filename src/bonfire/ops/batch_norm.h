@@ -16,7 +16,7 @@
 //     attributes: eps, count (elements that each sum went over; -1: as many as x has per channel)
 //   batch_norm_update_running(running_mean, running_variance, mean, variance) → both running statistics, updated
 //     running ← (1 − momentum) running + momentum statistic, the variance unbiased by count / (count − 1)
-//     attributes: momentum (number), count (elements behind the statistics; with 0 nothing changes)
+//     attributes: momentum (number), count (elements in the statistics; with 0 nothing changes)
 //
 // What fusion makes (no gradient). Attribute activation: -1, or the ElementwiseFunction relu, gelu, gelu_tanh, tanh,
 // sigmoid or silu; attribute has_residual: 0 or 1; residual and y have x's shape and type.

@@ -107,7 +107,7 @@ Attributes with_list(Attributes attributes, const char* name, const Shape& list)
   return attributes;
 }
 
-// The attributes of the convolution behind any of the three ops.
+// The attributes of the convolution that any of the three ops is part of.
 Attributes shared(const Attributes& a) {
   return {{"stride", a.list("stride")},
           {"padding", a.list("padding")},

@@ -118,7 +118,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                             to_string(weight.shape()));
   if (!bias.defined()) return matmul(x, weight, {.transpose_b = true});
   if (x.rank() <= 2) return matmul(x, weight, {.transpose_b = true}) + bias;
-  // The bias is added before the rows are unfolded, right behind the product, so that they fuse.
+  // The bias is added before the rows are unfolded, right after the product, so that they fuse.
   return reshape(trace_matmul(fold_rows(x), weight, {.transpose_b = true}) + bias,
                  with_last(x.shape(), weight.size(0)));
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Batch normalisation over the samples of several ranks. The pass sync_batch_norm puts these ops, and an all-reduce
-// (sum) between them, behind batch_norm_statistics and batch_norm_gradient_sums (batch_norm.h); nobody traces them.
+// (sum) between them, after batch_norm_statistics and batch_norm_gradient_sums (batch_norm.h); nobody traces them.
 //
 // Ranks may have different numbers of samples, and none. What is summed over them is f64, so that a mean far from zero
 // does no harm. S is the type of statistics.

@@ -119,7 +119,7 @@ class BucketAllReduce final : public Pass {
     return found;
   }
 
-  // The first node behind that place which stays: inputs stand together in front, and all-reduces go away.
+  // The first node after that place which stays: inputs stand together in front, and all-reduces go away.
   static GraphNode* node_behind(const std::vector<GraphNode*>& order, int place) {
     for (auto i = static_cast<size_t>(place) + 1; i < order.size(); ++i)
       if (!order[i]->is_input() && order[i]->op != &comm::all_reduce_op()) return order[i];

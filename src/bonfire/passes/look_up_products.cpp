@@ -26,7 +26,7 @@ bool orders_rows(const GraphNode& node) {
   return from.rank() > 0 && to.rank() > 0 && from[-1] == to[-1];
 }
 
-// Row numbers in the order that `node` gives to rows, or, for those behind it, in the order before.
+// Row numbers in the order that `node` gives to rows, or, for those after it, in the order before.
 GraphValue follow(Graph& graph, const GraphNode& node, GraphValue ids, GraphNode* before) {
   if (node.op == &find_op("reshape"))
     return {graph.add(*node.op, {ids}, {{"shape", without_last(node.outputs[0].shape)}}, before), 0};

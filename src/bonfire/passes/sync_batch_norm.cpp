@@ -8,7 +8,7 @@
 namespace bonfire::passes {
 namespace {
 
-// Behind running statistics that are unbiased already: so many that one more or less does not matter.
+// After running statistics that are unbiased already: so many that one more or less does not matter.
 constexpr int64_t kManyElements = int64_t{1} << 50;
 
 class SyncBatchNorm final : public Pass {

@@ -147,10 +147,10 @@ std::unique_ptr<Reporter> terminal_reporter();
 std::unique_ptr<Reporter> tensorboard_log();
 
 // folder/report.html, written anew after each evaluation from metrics.jsonl and what it was told: one page with curves,
-// settings, the model, the confusion matrix and predictions, and nothing outside it. Add it behind metrics_log().
+// settings, the model, the confusion matrix and predictions, and nothing outside it. Add it after metrics_log().
 std::unique_ptr<Reporter> report_page();
 
-// One JSON object a line into folder/metrics.jsonl. What was written behind `first_step` by a run that did not get to
+// One JSON object a line into folder/metrics.jsonl. What was written after `first_step` by a run that did not get to
 // save is cut off.
 std::unique_ptr<Reporter> metrics_log();
 

@@ -18,7 +18,7 @@ void Trainer::State::count_seconds() {
   pace.seconds += now - std::exchange(pace.since, now);
 }
 
-// Every rank is behind the same step here, and the next batch is the first that is cut in another way.
+// Every rank has done the same step here, and the next batch is the first that is cut in another way.
 void Trainer::State::balance_shares(int64_t rows) {
   if (!balance) return;
   pace.rows += rows;

@@ -17,7 +17,7 @@ struct Job {
   ChannelExtent extent;
   double eps = 0;
   int64_t activation = -1;
-  double count = 0;                               // elements behind each sum
+  double count = 0;                               // elements in each sum
   int weight = -1, bias = -1, sums = -1, y = -1;  // input numbers; -1: there is none
   DType weight_type{}, bias_type{};
 

@@ -15,7 +15,7 @@ namespace bonfire::cpu {
 
 namespace {
 
-// Shapes and attributes of the convolution behind a node: x [N, C, H, W], weight [O, C / groups, KH, KW].
+// Shapes and attributes of the convolution of a node: x [N, C, H, W], weight [O, C / groups, KH, KW].
 Convolution describe(const Attributes& a, const Shape& x, const Shape& weight, DType dtype, bool channels_last) {
   Shape stride = a.ints("stride"), padding = a.ints("padding"), dilation = a.ints("dilation");
   return {.batch = x[0],

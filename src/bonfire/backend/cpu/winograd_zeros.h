@@ -3,7 +3,7 @@
 //
 // A result of a convolution whose products are all zero is zero, and with direct sums it comes out so. Winograd's
 // algorithm gets it as a difference of large numbers: as rounding noise, 1e-7 of its neighbours. That is no error to
-// speak of, but optimizers such as Adam divide a gradient by its own size: where a weight had to stay as it is (behind
+// speak of, but optimizers such as Adam divide a gradient by its own size: where a weight had to stay as it is (after
 // a ReLU and a max pooling, with few samples, half of the weights may) it goes a full step in a random direction. A
 // ReLU passes gradients on where noise is above zero. So results that are zero are found by looking at the operands,
 // and set. Gradients by a weight that are sums of few products, small beside those of its neighbours, would drown in

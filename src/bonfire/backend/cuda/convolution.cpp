@@ -160,7 +160,7 @@ std::vector<Layout> layouts_for(const KernelRequest& request) {
   return {Layout{}, channels_last()};
 }
 
-// Epilogue of conv2d_bias_act: what is added behind the convolution.
+// Epilogue of conv2d_bias_act: what is added after the convolution.
 std::unique_ptr<Kernel> make_after(const Attributes& attributes, const TensorSpec& y, const Layout& layout,
                                    const DType* bias_type) {
   if (!attributes.has("activation")) return nullptr;

@@ -14,7 +14,7 @@ class HostFlag {
   HostFlag& operator=(const HostFlag&) = delete;
 
   void enqueue_wait(cudaStream_t stream);  // until set(), once for each time
-  void set();                              // from any thread: what it has written before is seen behind the wait
+  void set();                              // from any thread: what it has written before is seen after the wait
 
  private:
   unsigned* word_ = nullptr;

@@ -197,7 +197,7 @@ void CudaQueue::run_directly(Known& known, const Launch& launch) {
 
 // Waits for the end: times are there when the launch is.
 void CudaQueue::run_timed(const Program& program, const std::vector<void*>& addresses, const StagedSteps& staged) {
-  std::vector<Event> events;  // before each step, and behind the last
+  std::vector<Event> events;  // before each step, and after the last
   auto mark = [&] {
     check(cudaEventRecord(events.emplace_back(make_timing_event()).get(), stream_.get()), "cudaEventRecord");
   };

@@ -12,14 +12,14 @@
 
 namespace bonfire::cuda {
 
-// What a launch with collectives needs beside the event behind it: seconds are counted between `begin` and that.
+// What a launch with collectives needs beside the event after it: seconds are counted between `begin` and that.
 struct CollectiveCount {
   std::shared_ptr<CollectiveLaunch> launch;
   Event begin;
   std::atomic<double>&computing, &communicating;  // of the queue: they are added to
 };
 
-// An event behind a launch. Holds what the launch uses until it is known to be done.
+// An event after a launch. Holds what the launch uses until it is known to be done.
 class EventCompletion final : public Completion {
  public:
   EventCompletion(int index, Event event, Launch launch, std::optional<CollectiveCount> collectives);

@@ -1,5 +1,5 @@
 #pragma once
-// Moves elements from one arrangement to another: the kernel behind reorders, permutations, slices and concatenations.
+// Moves elements from one arrangement to another: the kernel of reorders, permutations, slices and concatenations.
 
 #include <cuda_runtime_api.h>
 

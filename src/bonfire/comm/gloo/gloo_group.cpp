@@ -134,7 +134,7 @@ class GlooMessenger : public Messenger {
   std::unique_ptr<Transfer> receive(std::span<std::byte> message, int from, int tag) override;
   void wait(gloo::transport::UnboundBuffer& buffer, bool sending, int peer, Clock::time_point deadline);
 
-  // The first reason in the store is everyone's; connections are closed behind it, so that peers look there.
+  // The first reason in the store is everyone's; connections are closed after it, so that peers look there.
   void stop(const std::string& reason) override {
     if (stopping_.exchange(true)) return;
     try {
