@@ -59,7 +59,8 @@ TEST(DataParallel, CommunicatorsAreTracksOfTheirOwnInATrace) {
         if (one->programs[0].program->device == device) plan = one;
       if (step == 0) runtime::start_profile(*plan);
     }
-    for (const runtime::NodeSpan& span : runtime::spans_of(*plan)) seen[fleet::rank()].insert(span.line ? span.line->number : -1);
+    for (const runtime::NodeSpan& span : runtime::spans_of(*plan))
+      seen[fleet::rank()].insert(span.line ? span.line->number : -1);
   });
   EXPECT_EQ(outcome.errors[0] + outcome.errors[1], "");
   for (const std::set<int>& communicators : seen) EXPECT_EQ(communicators, (std::set<int>{-1, 0, 1}));

@@ -4,7 +4,11 @@
 // widens them again.
 #include "bonfire/comm/messages.h"
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/collective_op.h"
@@ -62,6 +66,31 @@ Line line_to(const Attributes& attributes, Line::Kind kind) {
   return {.axis = axis_of(attributes), .kind = kind, .number = static_cast<int>(attributes.integer("peer"))};
 }
 
+// Memory of messages under way, all of one size, which comes back when they are gone: there are as many slots as were
+// under way at a time.
+class Slots : public std::enable_shared_from_this<Slots> {
+ public:
+  std::shared_ptr<std::byte> take(size_t bytes) {
+    std::unique_ptr<std::byte[]> memory;
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        memory = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (memory == nullptr) memory.reset(new std::byte[std::max<size_t>(1, bytes)]);
+    return {memory.release(), [self = shared_from_this()](std::byte* data) {
+              std::lock_guard lock(self->mutex_);
+              self->free_.emplace_back(data);
+            }};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> free_;
+};
+
 class SendKernel final : public Kernel {
  public:
   SendKernel(const GraphNode& node, const Layout& layout)
@@ -72,7 +101,7 @@ class SendKernel final : public Kernel {
 
   void run(const Run& run) override {
     AxisGroups& groups = AxisGroups::of(run);
-    std::shared_ptr<std::byte[]> slot = free_slot();
+    std::shared_ptr<std::byte> slot = slots_->take(spec_.bytes());
     if (!same_places(spec_.shape, layout_, {}))
       convert_layout(run.inputs[0], layout_, slot.get(), {}, spec_.shape, spec_.dtype);
     else if (spec_.bytes() > 0)
@@ -85,20 +114,11 @@ class SendKernel final : public Kernel {
   }
 
  private:
-  std::shared_ptr<std::byte[]> free_slot() {
-    for (const auto& slot : slots_)
-      if (slot.use_count() == 1) {
-        std::atomic_thread_fence(std::memory_order_acquire);  // whoever has sent it is done with it
-        return slot;
-      }
-    return slots_.emplace_back(new std::byte[std::max<size_t>(1, spec_.bytes())]);
-  }
-
   Line line_;
   TensorSpec spec_;
   Layout layout_;
   MessageHeader header_;
-  std::vector<std::shared_ptr<std::byte[]>> slots_;  // as many as were under way at a time
+  std::shared_ptr<Slots> slots_ = std::make_shared<Slots>();
 };
 
 class ReceiveKernel final : public Kernel {
