@@ -5,6 +5,7 @@
 //   using namespace bonfire;
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/collectives.h"
 #include "bonfire/data/cifar.h"
 #include "bonfire/data/glyphs.h"
 #include "bonfire/data/idx.h"

@@ -61,9 +61,9 @@ TEST(ChosenOptions, ADefaultStrategyLeavesWhatAnEarlierOneChose) {
                                  {.fuse_bn_act_ops = false, .sync_batch_norm = true});
     fleet::distributed_optimizer(optim::SGD(nn::Linear({.in = 2, .out = 2}).parameters(), {.lr = 0.1}));
     const passes::Options& now = StepContext::current().options;
-    require(!now.fuse_bn_act_ops && now.sync_batch_norm >= 0, "a default strategy undid an earlier one");
+    require(!now.fuse_bn_act_ops && now.sync_batch_norm, "a default strategy undid an earlier one");
     fleet::leave();
-    require(now.fuse_bn_act_ops && now.fuse_all_reduce_ops && now.sync_batch_norm < 0,
+    require(now.fuse_bn_act_ops && now.fuse_all_reduce_ops && !now.sync_batch_norm,
             "what strategies chose outlives the job");
   }));
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "bonfire/base/error.h"
@@ -203,6 +205,52 @@ void check_letters(Rank& rank) {
   if (rank.rank() % 2 == 0) send_all();
   receive_all();
   if (rank.rank() % 2 != 0) send_all();
+  rank.group->barrier();
+}
+
+void check_letters_beside(Rank& rank) {
+  constexpr size_t kCount = 50'003;  // more than a mailbox of comm/board.h holds
+  constexpr int kLetters = 5;
+  std::vector<std::string> failures(2 * static_cast<size_t>(rank.size()));  // of each thread
+  auto text = [](int from, int to, int number) {
+    std::vector<int> numbers(kCount + static_cast<size_t>(number));
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = 1000 * from + 100 * to + number + static_cast<int>(i % 50);
+    return numbers;
+  };
+  auto on_thread = [&](size_t place, const std::function<void(comm::Group&)>& body) {
+    return std::thread([&failures, place, body, group = rank.group->letters()] {
+      try {
+        body(*group);
+      } catch (const std::exception& error) {
+        failures[place] = error.what();
+      }
+    });
+  };
+  std::vector<std::thread> threads;
+  for (int peer = 0; peer < rank.size(); ++peer) {
+    if (peer == rank.rank()) continue;
+    const auto place = 2 * static_cast<size_t>(peer);
+    threads.push_back(on_thread(place, [&, peer](comm::Group& group) {
+      for (int number = 0; number < kLetters; ++number) {
+        std::vector<int> letter(kCount + static_cast<size_t>(number));
+        group.receive({letter.data(), letter.size(), DType::i32}, peer);
+        require(letter == text(peer, rank.rank(), number), fmt::format("letter {} from {} is wrong", number, peer));
+      }
+    }));
+    threads.push_back(on_thread(place + 1, [&, peer](comm::Group& group) {
+      for (int number = 0; number < kLetters; ++number) {
+        const std::vector<int> letter = text(rank.rank(), peer, number);
+        group.send({letter.data(), letter.size(), DType::i32}, peer);
+      }
+    }));
+  }
+  for (int i = 0; i < 20; ++i) {
+    int64_t one = 1;
+    rank.group->all_reduce({&one, 1, DType::i64}, Reduce::sum);
+    require(one == rank.size(), "a sum beside letters");
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures) require(failure.empty(), failure);
   rank.group->barrier();
 }
 

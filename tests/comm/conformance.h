@@ -14,6 +14,8 @@ void check_collectives(Rank& rank, Memory memory, bool large);
 void check_equal_bits(Rank& rank);
 // Letters of many sizes between neighbours arrive whole and in order.
 void check_letters(Rank& rank);
+// So they do to and from all ranks at once, each way on a thread of its own, while the group reduces.
+void check_letters_beside(Rank& rank);
 // Groups of the odd and of the even ranks, and groups of those.
 void check_split(Rank& rank);
 // Arguments that cannot be right are refused, and the group goes on.

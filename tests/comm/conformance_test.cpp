@@ -51,6 +51,7 @@ void keep_the_contract(const Case& one) {
       if (one.backend == Backend::shm) check_collectives(rank, Memory::buffer, stress_rounds() > 0);
       check_equal_bits(rank);
       check_letters(rank);
+      check_letters_beside(rank);
       check_split(rank);
       check_refusals(rank);
     }));

@@ -34,9 +34,9 @@ TEST(DataParallel, CommunicatorsAreShownInThePlan) {
     std::string text = runtime::print_plan(*plan);
     if (text.find("all_reduce") == std::string::npos) continue;
     ++seen;
-    EXPECT_NE(text.find("agree (communicator 0)"), std::string::npos) << text;
-    EXPECT_NE(text.find("all_reduce (communicator 0)"), std::string::npos) << text;
-    EXPECT_NE(text.find("all_reduce (communicator 1)"), std::string::npos) << text;
+    EXPECT_NE(text.find("agree (data, communicator 0)"), std::string::npos) << text;
+    EXPECT_NE(text.find("all_reduce (data, communicator 0)"), std::string::npos) << text;
+    EXPECT_NE(text.find("all_reduce (data, communicator 1)"), std::string::npos) << text;
   }
   EXPECT_GT(seen, 0);
 }
@@ -59,7 +59,8 @@ TEST(DataParallel, CommunicatorsAreTracksOfTheirOwnInATrace) {
         if (one->programs[0].program->device == device) plan = one;
       if (step == 0) runtime::start_profile(*plan);
     }
-    for (const runtime::NodeSpan& span : runtime::spans_of(*plan)) seen[fleet::rank()].insert(span.communicator);
+    for (const runtime::NodeSpan& span : runtime::spans_of(*plan))
+      seen[fleet::rank()].insert(span.line ? span.line->number : -1);
   });
   EXPECT_EQ(outcome.errors[0] + outcome.errors[1], "");
   for (const std::set<int>& communicators : seen) EXPECT_EQ(communicators, (std::set<int>{-1, 0, 1}));

@@ -116,7 +116,7 @@ TEST(DataParallel, GradientsAreMadeWhereTheyAreReduced) {
   for (const auto& plan : runtime::cached_plans())
     for (const runtime::PlanProgram& program : plan->programs)
       for (const ProgramStep& step : program.program->steps) {
-        if (!step.collective) continue;
+        if (!step.line) continue;
         ++seen;
         for (size_t i = 0; i < step.outputs.size(); ++i) {
           auto source = [&](int position) { return program.locations[static_cast<size_t>(position)].source; };

@@ -9,7 +9,7 @@
 
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
-#include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/collectives.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/runtime/plan.h"
 #include "bonfire/runtime/plan_cache.h"
@@ -569,7 +569,7 @@ TEST(DataParallelWithAGpu, AllReducesTensorsOfAnyKind) {
   for (size_t r = 0; r < 2; ++r)
     ranks.emplace_back([&, r] {
       const Device device = r == 0 ? *cuda_device() : cpu(0);
-      const int channel = comm::open_channel({.communicators = {groups[r]}});
+      fleet::join(groups[r]);
       for (DType dtype : {DType::f32, DType::bf16, DType::i64})
         for (int64_t count : {0, 1, 1000})
           for (comm::Reduce reduce : {comm::Reduce::sum, comm::Reduce::max})
@@ -577,14 +577,13 @@ TEST(DataParallelWithAGpu, AllReducesTensorsOfAnyKind) {
               NoGrad no_grad;
               const Tensor mine =
                   full({count}, static_cast<double>(10 * launch + 1 + static_cast<int>(r)), dtype, device);
-              const Tensor both = comm::all_reduce(mine + full({count}, 1, dtype, device), reduce, channel);
+              const Tensor both = comm::all_reduce(mine + full({count}, 1, dtype, device), Axis::data, reduce);
               const double one = 10 * launch + 2, other = one + 1;
               const double expected = reduce == comm::Reduce::sum ? one + other : other;
               for (float found : cast(both, DType::f32).to_vector<float>())
                 ASSERT_EQ(found, static_cast<float>(expected)) << name_of(dtype) << " on " << to_string(device);
             }
-      synchronize();
-      comm::close_channel(channel);
+      fleet::leave();
     });
   for (std::thread& rank : ranks) rank.join();
 }

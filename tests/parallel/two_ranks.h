@@ -38,6 +38,7 @@ class Counting final : public comm::Group {
   std::shared_ptr<comm::Group> split(int colour) override {
     return std::make_shared<Counting>(group_->split(colour), reductions_);
   }
+  std::shared_ptr<comm::Group> letters() override { return group_->letters(); }
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:

@@ -10,8 +10,7 @@ namespace bonfire::passes::bucket_all_reduce_test {
 namespace {
 
 GraphNode* all_reduce(Graph& graph, const GraphValue& value, int64_t name) {
-  return graph.add(comm::all_reduce_op(), {value},
-                   {{"reduce", 1}, {"channel", 0}, {"communicator", 0}, {"names", Shape{name}}});
+  return graph.add(comm::all_reduce_op(), {value}, comm::all_reduce_attributes(Axis::data, comm::Reduce::mean, name));
 }
 
 // Three gradients made one after the other, all of them reduced at the end: 400, 40 and 400 bytes.
@@ -84,6 +83,15 @@ TEST(BucketAllReduce, UnlessAskedOtherwiseATenthIsMergedAndLessTowardsTheEnd) {
 TEST(BucketAllReduce, ALayerIsNeverParted) {
   Backward step;
   bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 410});
+  verify(step.graph, "bucket_all_reduce");
+  EXPECT_EQ(step.names(), (Names{"exp", "exp", "all_reduce", "exp", "all_reduce"}));
+}
+
+TEST(BucketAllReduce, AxesAreNeverMixed) {
+  Backward step;
+  GraphNode* last = step.graph.assignments[2].value.node;
+  last->attributes.set({"axis", static_cast<int>(Axis::tensor)});
+  bucket_all_reduce()->run(step.graph, {.all_reduce_bytes = 1000});
   verify(step.graph, "bucket_all_reduce");
   EXPECT_EQ(step.names(), (Names{"exp", "exp", "all_reduce", "exp", "all_reduce"}));
 }

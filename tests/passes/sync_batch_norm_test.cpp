@@ -41,14 +41,14 @@ TEST(SyncBatchNorm, IsLeftOutUnlessAskedFor) {
 
 TEST(SyncBatchNorm, NormalisesByTheStatisticsOfAllRanks) {
   Step step;
-  sync_batch_norm()->run(step.graph, {.sync_batch_norm = 7});
+  sync_batch_norm()->run(step.graph, {.sync_batch_norm = true});
   verify(step.graph, "sync_batch_norm");
   EXPECT_EQ(count(step.graph, "all_reduce"), 2);
   const GraphNode* joint = step.normalize->inputs[1].node;
   EXPECT_EQ(joint->name(), "batch_norm_joint_statistics");
   const GraphNode* all = joint->inputs[0].node;
   EXPECT_EQ(all->name(), "all_reduce");
-  EXPECT_EQ(all->attributes.integer("channel"), 7);
+  EXPECT_EQ(all->attributes.integer("axis"), static_cast<int>(Axis::data));
   const GraphNode* moments = all->inputs[0].node;
   EXPECT_EQ(moments->name(), "batch_norm_moments");
   EXPECT_EQ(moments->attributes.integer("count"), 40);
@@ -59,7 +59,7 @@ TEST(SyncBatchNorm, NormalisesByTheStatisticsOfAllRanks) {
 
 TEST(SyncBatchNorm, StandInsCountForNothing) {
   Step step;
-  sync_batch_norm()->run(step.graph, {.sync_batch_norm = 7, .stand_ins = true});
+  sync_batch_norm()->run(step.graph, {.sync_batch_norm = true, .stand_ins = true});
   int counted = 0;
   for (const GraphNode& node : step.graph.nodes())
     if (node.name() == "batch_norm_moments" || node.name() == "batch_norm_joint_sums") {
@@ -71,7 +71,7 @@ TEST(SyncBatchNorm, StandInsCountForNothing) {
 
 TEST(SyncBatchNorm, TheGradientGoesThroughTheStatisticsOfAllRanks) {
   Step step;
-  sync_batch_norm()->run(step.graph, {.sync_batch_norm = 7});
+  sync_batch_norm()->run(step.graph, {.sync_batch_norm = true});
   const GraphNode* joint = step.gradient->inputs[5].node;
   EXPECT_EQ(joint->name(), "batch_norm_joint_sums");
   EXPECT_EQ(step.gradient->inputs[6].node, joint);
@@ -84,7 +84,7 @@ TEST(SyncBatchNorm, ConstantStatisticsStay) {
   GraphValue x = feed(graph, {2, 3}), dy = feed(graph, {2, 3}), s = variable(graph, {3});
   GraphValue sums = apply(graph, "batch_norm_gradient_sums", {dy, x, s, s}, {{"eps", 1e-5}});
   graph.set_outputs({sums});
-  sync_batch_norm()->run(graph, {.sync_batch_norm = 7});
+  sync_batch_norm()->run(graph, {.sync_batch_norm = true});
   EXPECT_EQ(count(graph, "all_reduce"), 0);
 }
 

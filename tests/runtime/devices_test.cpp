@@ -76,7 +76,14 @@ const Op& meet_op = register_op({.name = "meet_for_test", .infer = same_spec});
 const Op& collective_op =
     register_op({.name = "collective_for_test", .infer = same_spec, .traits = Trait::collective | Trait::stateful});
 const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, meet_candidates);
-const bool collective_kernel = register_kernel("collective_for_test", DeviceType::cpu, meet_candidates);
+// What a kernel that waits for other ranks says of itself.
+std::vector<Candidate> in_a_line(std::vector<Candidate> candidates) {
+  candidates[0].line = Line{.axis = Axis::data, .kind = Line::Kind::collective, .number = 0};
+  return candidates;
+}
+const bool collective_kernel =
+    register_kernel("collective_for_test", DeviceType::cpu,
+                    [](const KernelRequest& request) { return in_a_line(meet_candidates(request)); });
 
 TEST(DeviceQueues, HalvesOnTwoDevicesOverlap) {
   Tensor x = Tensor::from<float>({5}, {1}, kFirst), y = Tensor::from<float>({6}, {1}, kSecond);
@@ -148,7 +155,7 @@ const Op& failing_collective_op = register_op(
     {.name = "failing_collective_for_test", .infer = same_spec, .traits = Trait::collective | Trait::stateful});
 const bool failing_collective_kernel =
     register_kernel("failing_collective_for_test", DeviceType::cpu, [](const KernelRequest& request) {
-      return one_candidate(request, [](const Run&) { throw_error<CommError>("rank 1 is gone"); });
+      return in_a_line(one_candidate(request, [](const Run&) { throw_error<CommError>("rank 1 is gone"); }));
     });
 
 TEST(CollectiveSteps, AFailureIsNamedAndTheNextStepsRunAgain) {

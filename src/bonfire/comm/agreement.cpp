@@ -9,7 +9,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/hash.h"
-#include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/collective_op.h"
 #include "bonfire/comm/reduce.h"
 #include "bonfire/comm/same_settings.h"
 
@@ -75,39 +75,8 @@ std::string difference(const Items& first, const Items& other, size_t rank) {
       told(here, first), rank, told(there, other));
 }
 
-class AgreementKernel final : public Kernel {
- public:
-  // `first`: the first one of a step, which counts it.
-  AgreementKernel(int channel, Sequence sequence, bool first)
-      : channel_(channel), sequence_(std::move(sequence)), first_(first) {}
-  void run(const Run&) override {
-    const Channel channel = channel_at(channel_);
-    if (first_) channel.group().progress()->step.fetch_add(1, std::memory_order_relaxed);
-    channel.layouts_differ->store(!agree(channel.group(), sequence_));
-  }
-
- private:
-  int channel_;
-  Sequence sequence_;
-  bool first_;
-};
-
-std::string_view name_in(const Channel& channel, int64_t name) {
-  return name < 0 || channel.names == nullptr ? "a value"
-                                              : std::string_view(channel.names->at(static_cast<size_t>(name)));
-}
-
-// Layouts that put every element at the same place count as one.
-void mix(base::Hash128& hash, const Shape& shape, const Layout& layout) {
-  Shape strides = strides_of(shape, layout);
-  for (int axis = 0; axis < shape.rank(); ++axis) hash.mix(static_cast<uint64_t>(shape[axis] == 1 ? 0 : strides[axis]));
-}
-
-}  // namespace
-
-bool agree(Group& group, const Sequence& sequence) {
+bool agree(Group& group, const Sequence& sequence, const base::Hash128& hash) {
   auto size = static_cast<size_t>(group.size());
-  base::Hash128 hash = hash_of(sequence);
   using Digest = std::array<uint64_t, 3>;
   const Digest mine{hash.low, hash.high, sequence.layouts};
   std::vector<Digest> all(size);
@@ -124,30 +93,120 @@ bool agree(Group& group, const Sequence& sequence) {
   throw_error<CommError>("this step's collectives differ: {}", difference(decode(texts[0]), decode(texts[rank]), rank));
 }
 
-std::vector<std::unique_ptr<Kernel>> agreements(std::span<const PlannedCollective> collectives) {
-  std::map<int, Sequence> sequences;  // by channel
-  std::map<int, base::Hash128> layouts;
+// An item whose name is known when it runs: ranks of another job may have other names for the same plan.
+struct PlannedItem {
+  int call;
+  std::string before;  // "mean of "
+  int64_t name;
+  std::string after;  // " (f32 [10, 144])"
+};
+
+class AgreementKernel final : public Kernel {
+ public:
+  // `first`: the first one of a step, which counts it.
+  AgreementKernel(Axis axis, std::vector<PlannedItem> items, uint64_t layouts, bool first)
+      : axis_(axis), items_(std::move(items)), first_(first) {
+    sequence_.layouts = layouts;
+  }
+  void run(const Run& run) override {
+    const AxisGroups& groups = AxisGroups::of(run);
+    const std::shared_ptr<const AxisGroups::Along> along = groups.along(axis_);
+    if (groups.names() != names_) name_items(groups.names());
+    if (first_) along->group().progress()->step.fetch_add(1, std::memory_order_relaxed);
+    along->layouts_differ->store(!agree(along->group(), sequence_, hash_));
+  }
+
+ private:
+  void name_items(const std::shared_ptr<ValueNames>& names) {
+    sequence_.items.clear();
+    for (const PlannedItem& item : items_)
+      sequence_.items.push_back({item.call, item.before + names->at(item.name) + item.after});
+    hash_ = hash_of(sequence_);
+    names_ = names;
+  }
+
+  Axis axis_;
+  std::vector<PlannedItem> items_;
+  Sequence sequence_;
+  base::Hash128 hash_;
+  std::shared_ptr<ValueNames> names_;  // that the sequence has
+  bool first_;
+};
+
+std::string spec_text(const TensorSpec& spec) {
+  return fmt::format("({} {})", name_of(spec.dtype), to_string(spec.shape));
+}
+
+// What is done with the values of a node, before their name; empty for one that is no collective of an axis.
+std::string deed_of(const GraphNode& node) {
+  const Attributes& a = node.attributes;
+  const std::string_view name = node.name();
+  auto reduce = [&] { return name_of(static_cast<Reduce>(a.integer("reduce"))); };
+  if (name == "all_reduce") return fmt::format("{} of ", reduce());
+  if (name == "all_gather") return fmt::format("gather along dimension {} of ", a.integer("dim"));
+  if (name == "reduce_scatter") return fmt::format("scattered {} along dimension {} of ", reduce(), a.integer("dim"));
+  if (name == "broadcast") return fmt::format("broadcast from rank {} of ", a.integer("root"));
+  if (name == "all_to_all")
+    return fmt::format("exchange from dimension {} to {} of ", a.integer("split"), a.integer("join"));
+  return {};
+}
+
+// Layouts that put every element at the same place count as one.
+void mix(base::Hash128& hash, const Shape& shape, const Layout& layout) {
+  Shape strides = strides_of(shape, layout);
+  for (int axis = 0; axis < shape.rank(); ++axis) hash.mix(static_cast<uint64_t>(shape[axis] == 1 ? 0 : strides[axis]));
+}
+
+}  // namespace
+
+bool agree(Group& group, const Sequence& sequence) { return agree(group, sequence, hash_of(sequence)); }
+
+void agree_on_messages(Group& group, std::span<const ScheduledMessage> messages) {
+  Items items;  // call: of what is sent to rank i, 2 i; of what is received from it, 2 i + 1
+  for (const ScheduledMessage& message : messages)
+    items.push_back({2 * message.peer + (message.sent ? 0 : 1), message.what});
+  std::vector<Items> all;
+  for (const std::string& text : exchange_texts(group, encode(items))) all.push_back(decode(text));
+  auto list = [&](int of, int peer, bool sent) {
+    std::vector<std::string> own;
+    for (const Sequence::Item& item : all[static_cast<size_t>(of)])
+      if (item.call == 2 * peer + (sent ? 0 : 1)) own.push_back(item.what);
+    return own;
+  };
+  auto told = [](const std::vector<std::string>& own, size_t i) { return i < own.size() ? own[i] : "nothing"; };
+  for (int from = 0; from < group.size(); ++from)
+    for (int to = 0; to < group.size(); ++to) {
+      const std::vector<std::string> sent = list(from, to, true), received = list(to, from, false);
+      for (size_t i = 0; i < std::max(sent.size(), received.size()); ++i)
+        if (told(sent, i) != told(received, i))
+          throw_error<CommError>(
+              "the schedules of the ranks differ: of message {} from rank {} to rank {}, the first sends {} and the "
+              "second expects {}",
+              i + 1, from, to, told(sent, i), told(received, i));
+    }
+}
+
+std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives) {
+  std::map<Axis, std::vector<PlannedItem>> items;
+  std::map<Axis, base::Hash128> layouts;
   int calls = 0;
   for (const auto& [node, operand_layouts] : collectives) {
-    if (node->op != &all_reduce_op()) continue;
-    auto number = static_cast<int>(node->attributes.integer("channel"));
-    const Channel channel = channel_at(number);
-    std::span<const int64_t> names = node->attributes.list("names");
-    auto reduce = static_cast<Reduce>(node->attributes.integer("reduce"));
-    for (size_t i = 0; i < node->outputs.size(); ++i) {
-      sequences[number].items.push_back(
-          {calls, fmt::format("{} of {} ({} {})", name_of(reduce), name_in(channel, names[i]),
-                              name_of(node->outputs[i].dtype), to_string(node->outputs[i].shape))});
-      mix(layouts[number], node->outputs[i].shape, operand_layouts[i]);
+    const std::string deed = deed_of(*node);
+    if (deed.empty()) continue;
+    const Axis axis = axis_of(node->attributes);
+    const bool named = node->attributes.has("names");
+    for (size_t i = 0; i < node->inputs.size(); ++i) {
+      const TensorSpec& spec = node->inputs[i].spec();
+      items[axis].push_back({calls, deed, named ? node->attributes.list("names")[i] : -1, " " + spec_text(spec)});
+      mix(layouts[axis], spec.shape, operand_layouts[i]);
     }
     ++calls;
   }
-  std::vector<std::unique_ptr<Kernel>> kernels;
-  for (auto& [channel, sequence] : sequences) {
-    sequence.layouts = layouts[channel].low;
-    kernels.push_back(std::make_unique<AgreementKernel>(channel, std::move(sequence), kernels.empty()));
-  }
-  return kernels;
+  std::vector<Agreement> list;
+  for (auto& [axis, planned] : items)
+    list.push_back({{.axis = axis, .kind = Line::Kind::collective, .number = 0},
+                    std::make_unique<AgreementKernel>(axis, std::move(planned), layouts[axis].low, list.empty())});
+  return list;
 }
 
 }  // namespace bonfire::comm

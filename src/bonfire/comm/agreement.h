@@ -1,11 +1,15 @@
 #pragma once
-// Agreement: before a step makes its first collective, its ranks compare which ones they are going to make.
+// Agreement: before a step makes its first collective along an axis, its ranks compare which ones they are going to
+// make.
 //
 // Values of the same size would otherwise be mixed up where ranks do different things, and messages between hosts
 // carry no names. Ranks compile when they like (one has a batch of another size, another finds its plan), so the
 // comparison belongs to every run of a plan, not to its making. It costs next to nothing there: 24 bytes go round on
-// the communication thread while the forward pass computes. Only when they differ do the ranks tell each other the
+// the axis's own thread while the forward pass computes. Only when they differ do the ranks tell each other the
 // details, so that all of them say the same. How the operands lie in memory is compared too; ranks may differ in it.
+//
+// Messages are compared by their receiver, one by one (messages.cpp), since ranks may cut their programs as they like.
+// Whoever makes a schedule for all ranks compares its messages once, before the first of them.
 
 #include <memory>
 #include <span>
@@ -19,7 +23,7 @@
 namespace bonfire::comm {
 
 // What one rank's collectives take part in, in order: an item for each operand. Nothing in it depends on a rank's
-// batch.
+// batch, but for shapes that must be the same.
 struct Sequence {
   struct Item {
     int call;          // operands of one collective share it
@@ -34,12 +38,28 @@ struct Sequence {
 // otherwise. Returns whether the layouts are the same everywhere.
 bool agree(Group& group, const Sequence& sequence);
 
+// One message of a schedule, as the rank that sends or receives it sees it.
+struct ScheduledMessage {
+  bool sent;  // else received
+  int peer;
+  std::string what;  // "activations of micro-batch 3 (f32 [8, 64])"
+};
+
+// A collective call. CommError, the same on all ranks, names the first message that is not the same for its sender and
+// its receiver: the i-th that one sends to the other must be the i-th that this one receives from it.
+void agree_on_messages(Group& group, std::span<const ScheduledMessage> messages);
+
 struct PlannedCollective {
   const GraphNode* node;
   std::span<const Layout> layouts;  // of its operands
 };
 
-// Steps to run before these collectives, which are those of one device in their order: one a channel.
-std::vector<std::unique_ptr<Kernel>> agreements(std::span<const PlannedCollective> collectives);
+struct Agreement {
+  Line line;
+  std::unique_ptr<Kernel> kernel;
+};
+
+// Steps to run before these collectives, which are those of one device in their order: one an axis.
+std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives);
 
 }  // namespace bonfire::comm

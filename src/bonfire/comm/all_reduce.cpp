@@ -3,25 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <map>
-#include <mutex>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/collective_op.h"
+#include "bonfire/comm/reduce.h"
 #include "bonfire/kernel/kernel.h"
 
 namespace bonfire::comm {
 namespace {
 
-struct Channels {
-  std::mutex mutex;
-  std::map<int, Channel> open;
-  int next = 0;
-};
-
-Channels& channels() {
-  static Channels& instance = *new Channels;  // never destroyed: plans of static objects may outlive it
-  return instance;
-}
+Reduce reduce_of(const Attributes& attributes) { return static_cast<Reduce>(attributes.integer("reduce")); }
 
 OutputSpecs infer_all_reduce(const InferContext& context) {
   OutputSpecs outputs;
@@ -30,7 +21,30 @@ OutputSpecs infer_all_reduce(const InferContext& context) {
       throw_error<ShapeError>("[all_reduce] the operands are {}; expected one dtype", describe_inputs(context));
     outputs.push_back(*input);
   }
+  check_reduction("all_reduce", context.input(0).dtype, reduce_of(context.attributes));
   return outputs;
+}
+
+// y = Σ x over the ranks  ⇒  dx = Σ dy over them; y = mean x  ⇒  dx = mean dy.
+Tensors all_reduce_gradient(const GradientContext& c) {
+  const Axis axis = axis_of(c.attributes());
+  const Reduce reduce = reduce_of(c.attributes());
+  Tensors gradients;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    const Tensor& dy = c.gradient(i);
+    if (!dy.defined())
+      gradients.emplace_back();
+    else if (reduce == Reduce::max)
+      gradients.push_back(through_maximum(c.input(i), c.output(i), all_reduce(dy, axis, Reduce::sum), axis));
+    else
+      gradients.push_back(all_reduce(dy, axis, reduce));
+  }
+  return gradients;
+}
+
+// Gradients stay full; activations travel as they are.
+AmpRule all_reduce_amp(const Attributes& attributes) {
+  return attributes.list("names")[0] >= 0 ? AmpRule::full : AmpRule::follow;
 }
 
 // Operands that the group reduces in one call.
@@ -42,9 +56,8 @@ struct Stretch {
 class AllReduceKernel final : public Kernel {
  public:
   AllReduceKernel(const GraphNode& node, std::vector<Layout> layouts)
-      : channel_(static_cast<int>(node.attributes.integer("channel"))),
-        communicator_(static_cast<size_t>(node.attributes.integer("communicator"))),
-        reduce_(static_cast<Reduce>(node.attributes.integer("reduce"))),
+      : line_(line_of(node)),
+        reduce_(reduce_of(node.attributes)),
         dtype_(node.outputs[0].dtype),
         layouts_(std::move(layouts)) {
     for (const TensorSpec& output : node.outputs) {
@@ -54,14 +67,14 @@ class AllReduceKernel final : public Kernel {
   }
 
   void run(const Run& run) override {
-    const Channel channel = channel_at(channel_);
+    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis);
     for (size_t i = 0; i < bytes_.size(); ++i)
       if (run.outputs[i] != run.inputs[i]) std::memcpy(run.outputs[i], run.inputs[i], bytes_[i]);
-    const bool differ = channel.layouts_differ->load();
+    const bool differ = along->layouts_differ->load();
     if (differ) rearrange(run, true);
-    for (const Stretch& stretch : stretches(channel, run))
-      channel.communicators.at(communicator_)
-          ->all_reduce({stretch.begin, static_cast<size_t>(stretch.end - stretch.begin) / size_of(dtype_), dtype_},
+    Group& group = *along->communicators.at(static_cast<size_t>(line_.number));
+    for (const Stretch& stretch : stretches(*along, run))
+      group.all_reduce({stretch.begin, static_cast<size_t>(stretch.end - stretch.begin) / size_of(dtype_), dtype_},
                        reduce_);
     if (differ) rearrange(run, false);
   }
@@ -79,9 +92,9 @@ class AllReduceKernel final : public Kernel {
     }
   }
 
-  // Only inside one of the channel's memories do neighbours belong together: what lies between other operands is not
+  // Only inside one of the axis's memories do neighbours belong together: what lies between other operands is not
   // ours. The order and the gaps there are the same on all ranks.
-  std::vector<Stretch> stretches(const Channel& channel, const Run& run) const {
+  std::vector<Stretch> stretches(const AxisGroups::Along& along, const Run& run) const {
     constexpr std::ptrdiff_t kGap = 64;  // bytes: variables side by side are aligned so
     struct Operand {
       size_t memory;
@@ -91,9 +104,9 @@ class AllReduceKernel final : public Kernel {
     for (size_t i = 0; i < bytes_.size(); ++i) {
       auto* begin = run.output<std::byte>(i);
       Stretch own{begin, begin + bytes_[i]};
-      list.push_back({memory_of(channel, own), own});
+      list.push_back({memory_of(along, own), own});
     }
-    const size_t nowhere = channel.memories.size();
+    const size_t nowhere = along.memories.size();
     std::stable_sort(list.begin(), list.end(), [&](const Operand& a, const Operand& b) {
       return a.memory != b.memory ? a.memory < b.memory : a.memory != nowhere && a.stretch.begin < b.stretch.begin;
     });
@@ -111,16 +124,15 @@ class AllReduceKernel final : public Kernel {
   }
 
   // Which of the memories it lies in; as many as there are: in none.
-  static size_t memory_of(const Channel& channel, const Stretch& stretch) {
-    auto found = std::find_if(channel.memories.begin(), channel.memories.end(), [&](const Channel::Memory& memory) {
+  static size_t memory_of(const AxisGroups::Along& along, const Stretch& stretch) {
+    auto found = std::find_if(along.memories.begin(), along.memories.end(), [&](const AxisGroups::Memory& memory) {
       const std::byte* first = memory.buffer.get();
       return std::greater_equal<>()(stretch.begin, first) && std::less_equal<>()(stretch.end, first + memory.bytes);
     });
-    return static_cast<size_t>(found - channel.memories.begin());
+    return static_cast<size_t>(found - along.memories.begin());
   }
 
-  int channel_;
-  size_t communicator_;
+  Line line_;
   Reduce reduce_;
   DType dtype_;
   std::vector<Layout> layouts_;
@@ -129,8 +141,9 @@ class AllReduceKernel final : public Kernel {
 };
 
 std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
-  Candidate candidate =
-      row_major_candidate(request, fmt::format("communicator {}", request.node.attributes.integer("communicator")));
+  const Line line = line_of(request.node);
+  Candidate candidate = row_major_candidate(request, to_string(line));
+  candidate.line = line;
   for (size_t i = 0; i < request.node.inputs.size(); ++i) {
     candidate.in_place.emplace_back(static_cast<int>(i), static_cast<int>(i));
     if (request.arriving[i].block == 0) candidate.input_layouts[i] = candidate.output_layouts[i] = request.arriving[i];
@@ -143,8 +156,9 @@ std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
 
 const Op& registered_all_reduce_op = register_op({.name = "all_reduce",
                                                   .infer = infer_all_reduce,
-                                                  .traits = Trait::collective | Trait::stateful,
-                                                  .amp = AmpRule::full});
+                                                  .gradient = all_reduce_gradient,
+                                                  .traits = Trait::collective | Trait::stateful | Trait::one_by_one,
+                                                  .amp_of = all_reduce_amp});
 [[maybe_unused]] const bool registered[] = {
     register_kernel("all_reduce", DeviceType::cpu, all_reduce_candidates),
     register_kernel("all_reduce", DeviceType::cuda, all_reduce_candidates),
@@ -152,38 +166,20 @@ const Op& registered_all_reduce_op = register_op({.name = "all_reduce",
 
 }  // namespace
 
-int open_channel(Channel channel) {
-  std::lock_guard lock(channels().mutex);
-  channels().open.emplace(channels().next, std::move(channel));
-  return channels().next++;
-}
-
-void change_channel(int number, Channel other) {
-  std::lock_guard lock(channels().mutex);
-  channels().open.at(number) = std::move(other);
-}
-
-void close_channel(int number) {
-  std::lock_guard lock(channels().mutex);
-  channels().open.erase(number);
-}
-
-Channel channel_at(int number) {
-  std::lock_guard lock(channels().mutex);
-  auto found = channels().open.find(number);
-  if (found == channels().open.end())
-    throw_error<CommError>("[comm] channel {} is closed: the job has been left, and its steps cannot run", number);
-  return found->second;
-}
-
 const Op& all_reduce_op() { return registered_all_reduce_op; }
 
-Tensor all_reduce(const Tensor& value, Reduce reduce, int channel, int64_t name) {
-  return trace_op(all_reduce_op(), {value},
-                  {{"reduce", static_cast<int>(reduce)},
-                   {"channel", channel},
-                   {"communicator", 0},
-                   {"names", std::span(&name, 1)}});
+Attributes all_reduce_attributes(Axis axis, Reduce reduce, int64_t name) {
+  return {{"reduce", static_cast<int>(reduce)},
+          {"axis", static_cast<int>(axis)},
+          {"communicator", 0},
+          {"names", std::span(&name, 1)}};
 }
+
+Tensor all_reduce_named(const Tensor& value, Axis axis, Reduce reduce, int64_t name) {
+  if (ranks_along(axis) == 1) return value;
+  return trace_op(all_reduce_op(), {value}, all_reduce_attributes(axis, reduce, name));
+}
+
+Tensor all_reduce(const Tensor& value, Axis axis, Reduce reduce) { return all_reduce_named(value, axis, reduce, -1); }
 
 }  // namespace bonfire::comm

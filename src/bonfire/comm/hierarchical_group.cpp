@@ -69,6 +69,8 @@ class HierarchicalGroup final : public Group {
     });
   }
 
+  std::shared_ptr<Group> letters() override { return levels_.world->letters(); }
+
   void abort(const std::string& reason) override {
     for (Group* group : {levels_.host.get(), levels_.across.get(), levels_.world.get()}) group->abort(reason);
   }

@@ -67,7 +67,9 @@ MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, st
       patience_(options.spin),
       notice_(board_.name(board_.rank())) {}
 
-MemoryGroup::~MemoryGroup() { board_.seat(rank()).left.store(1, std::memory_order_release); }
+MemoryGroup::~MemoryGroup() {
+  if (!options_.only_letters) board_.seat(rank()).left.store(1, std::memory_order_release);
+}
 
 // Runs the body of a call; what fails in it is the end of the group, here and for the peers.
 template <class Body>
@@ -84,9 +86,11 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
   notice_.begin(now);
   // Letters are not numbered: their ranks make them alone.
   if (operation != Operation::send && operation != Operation::receive) ++number_;
-  progress()->call.store(name_of(operation).data(), std::memory_order_relaxed);
-  board_.seat(rank()).step.store(progress()->step, std::memory_order_relaxed);
-  board_.seat(rank()).last.store(number_ << 8 | static_cast<uint64_t>(operation), std::memory_order_release);
+  if (!options_.only_letters) {  // the seat shows the group's calls, which are made by another thread
+    progress()->call.store(name_of(operation).data(), std::memory_order_relaxed);
+    board_.seat(rank()).step.store(progress()->step, std::memory_order_relaxed);
+    board_.seat(rank()).last.store(number_ << 8 | static_cast<uint64_t>(operation), std::memory_order_release);
+  }
   try {
     body();
   } catch (...) {  // whatever it is, the peers must not wait for this rank
@@ -373,6 +377,12 @@ std::shared_ptr<Group> MemoryGroup::split(int colour) {
     part = std::make_shared<MemoryGroup>(std::move(board), neighbours_, std::move(members), options_, progress());
   });
   return part;
+}
+
+std::shared_ptr<Group> MemoryGroup::letters() {
+  Options options = options_;
+  options.only_letters = true;
+  return std::make_shared<MemoryGroup>(board_, neighbours_, members_, options, progress());
 }
 
 void MemoryGroup::abort(const std::string& reason) {

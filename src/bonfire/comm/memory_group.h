@@ -50,6 +50,7 @@ class MemoryGroup : public Group {
   struct Options {
     std::chrono::milliseconds timeout;
     std::chrono::nanoseconds spin;  // before a wait sleeps, at most
+    bool only_letters = false;      // beside the group that the board belongs to
   };
   MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
               std::shared_ptr<Progress> progress = std::make_shared<Progress>());
@@ -67,6 +68,7 @@ class MemoryGroup : public Group {
   void barrier() override;
   Buffer buffer(size_t bytes) override;
   std::shared_ptr<Group> split(int colour) override;
+  std::shared_ptr<Group> letters() override;
   void abort(const std::string& reason) override;
 
   // For Neighbours::share and buffer.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kStraight = 128 << 10;  // bytes up to which latency counts more than the links between hosts
 constexpr size_t kSegment = 512 << 10;   // bytes
-constexpr int kCollective = 0, kLetter = 1;
+constexpr int kCollective = 0, kLetter = 1, kAnswer = 2;
 
 std::span<std::byte> bytes_of(const Values& values) { return {static_cast<std::byte*>(values.data), values.bytes()}; }
 std::span<const std::byte> bytes_of(const ConstValues& values) {
@@ -92,7 +92,7 @@ class MessageGroup::Transfers {
   std::vector<Begun> transfers_;
 };
 
-MessageGroup::MessageGroup(std::unique_ptr<Messenger> messenger, Options options, std::shared_ptr<Progress> progress)
+MessageGroup::MessageGroup(std::shared_ptr<Messenger> messenger, Options options, std::shared_ptr<Progress> progress)
     : Group(std::move(progress)),
       messenger_(std::move(messenger)),
       options_(std::move(options)),
@@ -306,16 +306,18 @@ void MessageGroup::reduce_scatter(ConstValues all, Values mine, Reduce reduce) {
 }
 
 // The length goes first and is answered: a receiver that expects another one says so instead of losing its place.
+// Answers have a tag of their own, since letters may come the other way at the same time.
 void MessageGroup::send(ConstValues values, int to) {
   check_peer("send", to, rank(), size());
   guarded("send", [&] {
     uint64_t length = values.bytes();
     std::byte received{0};
-    Transfers letter(*this, kLetter);
+    Transfers letter(*this, kLetter), answer(*this, kAnswer);
+    answer.receive({&received, 1}, to);
     letter.send(std::as_bytes(std::span(&length, 1)), to);
     letter.send(bytes_of(values), to);
-    letter.receive({&received, 1}, to);
     letter.wait_for_all();
+    answer.wait_for_all();
   });
 }
 
@@ -324,7 +326,7 @@ void MessageGroup::receive(Values values, int from) {
   guarded("receive", [&] {
     uint64_t length = 0;
     std::byte received{1};
-    Transfers letter(*this, kLetter);
+    Transfers letter(*this, kLetter), answer(*this, kAnswer);
     letter.receive(std::as_writable_bytes(std::span(&length, 1)), from);
     letter.wait_for_all();
     if (length != values.bytes())
@@ -332,8 +334,8 @@ void MessageGroup::receive(Values values, int from) {
                              values.count, name_of(values.dtype));
     letter.receive(bytes_of(values), from);
     letter.wait_for_all();
-    letter.send({&received, 1}, from);
-    letter.wait_for_all();
+    answer.send({&received, 1}, from);
+    answer.wait_for_all();
   });
 }
 
@@ -373,6 +375,10 @@ std::shared_ptr<Group> MessageGroup::split(int colour) {
     part = std::make_shared<MessageGroup>(messenger_->split(members, key, deadline_), options_, progress());
   });
   return part;
+}
+
+std::shared_ptr<Group> MessageGroup::letters() {
+  return std::make_shared<MessageGroup>(messenger_, options_, progress());
 }
 
 void MessageGroup::abort(const std::string& reason) {

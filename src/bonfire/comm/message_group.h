@@ -29,7 +29,7 @@ class MessageGroup : public Group {
     std::chrono::milliseconds timeout;
     std::shared_ptr<Store> store = nullptr;  // knows what ranks were last seen in; may be null
   };
-  MessageGroup(std::unique_ptr<Messenger> messenger, Options options,
+  MessageGroup(std::shared_ptr<Messenger> messenger, Options options,
                std::shared_ptr<Progress> progress = std::make_shared<Progress>());
 
   int rank() const override { return messenger_->rank(); }
@@ -44,6 +44,7 @@ class MessageGroup : public Group {
   void barrier() override;
   Buffer buffer(size_t bytes) override;
   std::shared_ptr<Group> split(int colour) override;
+  std::shared_ptr<Group> letters() override;
   void abort(const std::string& reason) override;
 
  private:
@@ -66,7 +67,7 @@ class MessageGroup : public Group {
   void exchange_parts(ConstBytes to, Bytes from, size_t part);
   void meet();
 
-  std::unique_ptr<Messenger> messenger_;
+  std::shared_ptr<Messenger> messenger_;
   Options options_;
   std::chrono::steady_clock::time_point deadline_;
   WaitNotice notice_;               // only before the first step: later a rank may have its reasons

@@ -26,7 +26,8 @@ class Messenger {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Messages of one pair of ranks with one tag (0 or 1) arrive in the order in which they were begun. Never empty.
+  // From any thread. Messages of one pair of ranks with one tag (0, 1 or 2) arrive in the order in which they were
+  // begun. Never empty.
   virtual std::unique_ptr<Transfer> send(std::span<const std::byte> message, int to, int tag) = 0;
   virtual std::unique_ptr<Transfer> receive(std::span<std::byte> message, int from, int tag) = 0;
 

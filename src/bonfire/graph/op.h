@@ -57,12 +57,13 @@ struct Trait {
   // NOLINTBEGIN(readability-identifier-naming): read as words, Trait::view
   static constexpr uint32_t elementwise = 1;  // each output element depends on the inputs' element there (broadcast)
   static constexpr uint32_t reduction = 2;
-  static constexpr uint32_t view = 4;  // the same elements under another shape, in row-major order
-  static constexpr uint32_t collective = 8;
-  static constexpr uint32_t random = 16;    // never merged with an equal node
-  static constexpr uint32_t stateful = 32;  // has an effect: never merged, never removed
-  static constexpr uint32_t constant = 64;  // no inputs, always the same value
-  static constexpr uint32_t cheap = 128;    // worth computing again in the backward pass instead of keeping
+  static constexpr uint32_t view = 4;          // the same elements under another shape, in row-major order
+  static constexpr uint32_t collective = 8;    // several ranks compute it together, each of which has such a node
+  static constexpr uint32_t random = 16;       // never merged with an equal node
+  static constexpr uint32_t stateful = 32;     // has an effect: never merged, never removed
+  static constexpr uint32_t constant = 64;     // no inputs, always the same value
+  static constexpr uint32_t cheap = 128;       // worth computing again in the backward pass instead of keeping
+  static constexpr uint32_t one_by_one = 256;  // output i is made of input i, has its shape, and lies as it lies
   // NOLINTEND(readability-identifier-naming)
 };
 
@@ -79,6 +80,7 @@ struct Op {
   GradientRule gradient = nullptr;  // absent: reaching it in a backward pass is a clear error
   uint32_t traits = 0;
   AmpRule amp = AmpRule::follow;
+  AmpRule (*amp_of)(const Attributes&) = nullptr;  // where it differs from node to node: instead of `amp`
   uint32_t amp_keeps = 0;         // bit i: whatever the rule, input i keeps its type (sums that must not lose bits)
   int elementwise_function = -1;  // ElementwiseFunction of ops/elementwise_functions.h, for those that can be fused
   int id = 0;                     // set by register_op, dense

@@ -46,6 +46,13 @@ class StepJob {
   virtual ~StepJob() = default;
 };
 
+// The groups that the axes of the mesh mean to the collectives of a step: comm/axis_groups.h. Each launch keeps those
+// that it was made with, so a plan knows axes alone.
+class StepGroups {
+ public:
+  virtual ~StepGroups() = default;
+};
+
 // Where this thread is while it traces: trace.h has the scopes that change it.
 struct TracingPlace {
   Trace* trace = nullptr;             // this thread's own, once there is one
@@ -99,8 +106,9 @@ struct StepContext {
   Hooks<void(const std::string& why)> after_failure;  // data parallel ends the waits of its peers there
   void tell_failure(const std::string& why) const { tell(after_failure.calls(), why); }
 
-  StepState<int> without_reduction;  // how many fleet::WithoutReduction live
-  std::unique_ptr<StepJob> job;      // null: this thread has joined none
+  StepState<int> without_reduction;    // how many fleet::WithoutReduction live
+  std::unique_ptr<StepJob> job;        // null: this thread has joined none
+  std::shared_ptr<StepGroups> groups;  // of the job; null: it has none
 
   TracingPlace place;
 

@@ -18,7 +18,7 @@ struct StepOptions {
   int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all, less towards the end
   int64_t all_reduce_layers = 50;    // in a merged all-reduce at most
   int64_t communicators = 1;         // that the all-reduces of gradients use in turn
-  int sync_batch_norm = -1;          // channel whose ranks share batch statistics; -1: none
+  bool sync_batch_norm = false;      // ranks along the data axis share batch statistics
   bool stand_ins = false;            // this rank's batch counts for nothing in them
   bool fast_math = false;            // kernels whose rounding error is beyond the bound (kernel.h) may be chosen
   bool rebuild_cheap_values = true;  // compute cheap values again in the backward pass instead of keeping them

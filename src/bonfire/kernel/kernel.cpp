@@ -54,6 +54,16 @@ void drop_inexact(const GraphNode& node, std::vector<Candidate>& candidates) {
 
 }  // namespace
 
+std::string to_string(const Line& line) {
+  switch (line.kind) {
+    case Line::Kind::collective: break;
+    case Line::Kind::pack: return fmt::format("packing for rank {} along {}", line.number, name_of(line.axis));
+    case Line::Kind::send: return fmt::format("to rank {} along {}", line.number, name_of(line.axis));
+    case Line::Kind::receive: return fmt::format("from rank {} along {}", line.number, name_of(line.axis));
+  }
+  return fmt::format("{}, communicator {}", name_of(line.axis), line.number);
+}
+
 bool register_kernel(std::string op, DeviceType type, CandidateList list) {
   KernelRegistry& registry = kernel_registry();
   std::lock_guard lock(registry.mutex);

@@ -6,8 +6,10 @@
 //     return one_candidate(request, [count = request.node.outputs[0].shape.count()](const Run& run) { ... });
 //   });
 
+#include <compare>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,13 +20,41 @@
 
 namespace bonfire {
 
+// Where a kernel runs that waits for other ranks on the host: in a line beside its device's queue, which goes on with
+// steps that do not touch its operands. What is in one line is done in order, by a thread of its own; two lines never
+// wait for each other.
+struct Line {
+  enum class Kind : uint8_t {
+    collective,  // number: which of the axis's communicators
+    pack,        // brings what is to be sent into memory of its own, and waits for nobody; number: the peer's place
+    send,        // number: the peer's place along the axis
+    receive
+  };
+  Axis axis = Axis::data;
+  Kind kind = Kind::collective;
+  int number = 0;
+
+  friend auto operator<=>(const Line&, const Line&) = default;
+};
+std::string to_string(const Line& line);  // "data, communicator 0", "to rank 1 along pipeline"
+
+// Takes work that may go on after the step that gives it, and after its program: it touches neither arena nor operands.
+// What fails there fails the queue's next launch.
+class Outbox {
+ public:
+  virtual ~Outbox() = default;
+  virtual void post(const Line& line, std::function<void()> work) = 0;
+};
+
 // The operands of one run. Pointers are into memory of the node's device, in the layouts that the candidate asked for.
 struct Run {
   std::span<void* const> inputs;
   std::span<void* const> outputs;
-  void* workspace;      // Candidate::workspace_bytes
-  ThreadPool* threads;  // of a CPU device; null elsewhere
-  void* stream;         // of a CUDA device (a cudaStream_t); null elsewhere
+  void* workspace;               // Candidate::workspace_bytes
+  ThreadPool* threads;           // of a CPU device; null elsewhere
+  void* stream;                  // of a CUDA device (a cudaStream_t); null elsewhere
+  StepGroups* groups = nullptr;  // of the job that launched it; null: it has none
+  Outbox* outbox = nullptr;      // of a candidate with a line
 
   template <class T>
   const T* input(size_t i) const {
@@ -40,8 +70,8 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
   // Computes the outputs. Called many times, always by one thread at a time. On a CUDA device it only enqueues on the
-  // stream, and always the same work, so that it can be captured; but collectives run on the host everywhere, with
-  // operands in its memory, inputs and outputs in the same place.
+  // stream, and always the same work, so that it can be captured; but a candidate with a line runs on the host
+  // everywhere, with operands in its memory.
   virtual void run(const Run& run) = 0;
 };
 
@@ -52,6 +82,7 @@ struct Candidate {
   size_t workspace_bytes = 0;
   // Outputs that may be written over an input whose last use this is: (output, input), of equal bytes.
   std::vector<std::pair<int, int>> in_place = {};
+  std::optional<Line> line = {};  // it waits for other ranks on the host; else it runs in the queue, or on the stream
   // Its rounding error (root mean square, against f64), as a multiple of the plain kernel's: at most this on numbers of
   // training, by `bonfire bench exactness`.
   double error = 1;

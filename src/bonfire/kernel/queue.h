@@ -26,16 +26,13 @@ struct Address {
 };
 
 struct ProgramStep {
-  static constexpr int kBeforeAllLines = -1;
-
   std::shared_ptr<Kernel> kernel;
   std::vector<int> inputs, outputs;  // into the addresses
   int workspace = -1;
-  bool collective = false;  // waits for other ranks: runs beside the steps behind it that do not touch its operands
-  // Of collectives: those of one line run in order, those of two side by side. kBeforeAllLines: in line 0, and all
-  // behind it wait for it.
-  int line = 0;
-  std::string label;  // op and module path, for errors and traces
+  std::optional<Line> line = {};  // of Candidate; empty: it runs in the queue
+  bool agrees = false;            // in a line: the collectives of its axis that come after it wait for it
+  std::vector<std::pair<int, int>> in_place = {};  // in a line: of Candidate
+  std::string label;                               // op and module path, for errors and traces
 };
 
 // How long the steps of a program took, written by the queue.
@@ -58,7 +55,8 @@ struct Launch {
   std::vector<std::byte> scalars;                  // what AddressKind::scalars must hold
   std::vector<std::shared_ptr<Completion>> after;  // launches on other devices whose results this one reads
   std::shared_ptr<void> keep_alive;                // storages in use until it is done
-  // Called when it fails, before its collectives are waited for.
+  std::shared_ptr<StepGroups> groups = nullptr;    // of the job that launches it
+  // Called when it fails, before what is beside the queue is waited for.
   FailureCalls after_failure = nullptr;
 };
 
@@ -78,7 +76,7 @@ class Queue {
   virtual size_t spread_bytes() const { return 0; }
   // Neighbouring steps that may run at the same time when they share no bytes: temporaries of as many never do.
   virtual int steps_in_flight() const { return 1; }
-  // Real time that steps have taken since the queue was made, without collectives and what waits for them; of all
+  // Real time that steps have taken since the queue was made, without those in lines and what waits for them; of all
   // launches that are done. 0: this queue does not measure.
   virtual double seconds_computing() { return 0; }
   // Which make of processor it is, where the host's own name for it does not say: "NVIDIA H200".

@@ -50,7 +50,7 @@ Tensor BatchNorm::forward(const Tensor& x) const {
                     {.training = training(),
                      .momentum = options_.momentum,
                      .eps = options_.eps,
-                     .over_ranks = StepContext::current().options.sync_batch_norm >= 0});
+                     .over_ranks = StepContext::current().options.sync_batch_norm});
 }
 
 LayerNorm::LayerNorm(const Options& options) : Callable("LayerNorm"), options_(options) {

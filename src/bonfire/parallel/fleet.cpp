@@ -30,7 +30,7 @@ namespace detail {
 
 void distribute_model(const nn::Module& model) {
   Job& self = joined("distributed_model");
-  if (self.channel < 0) return;
+  if (!self.has_replicas()) return;
   std::vector<Variable> parameters;
   for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);
   require_one_device(parameters);
@@ -40,8 +40,7 @@ void distribute_model(const nn::Module& model) {
   for (const auto& [name, variable] : variables) broadcast(replicas, variable);
   std::vector<int64_t> names;
   auto add_name = [&, number = self.models.size() + 1](const std::string& name) {
-    self.names->push_back(number == 1 ? name : fmt::format("{} of model {}", name, number));
-    return static_cast<int64_t>(self.names->size()) - 1;
+    return self.steps->names()->add(number == 1 ? name : fmt::format("{} of model {}", name, number));
   };
   std::erase_if(parameters, [&](const Variable& one) { return self.parameters.contains(&one.state()); });
   for (const Variable& parameter : parameters) {
@@ -65,7 +64,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
     return std::find_first_of(old.begin(), old.end(), parameters.begin(), parameters.end()) != old.end();
   });
   self.optimizers.push_back(parameters);
-  if (self.channel < 0) return;
+  if (!self.has_replicas()) return;
   comm::Settings settings = compared_of(optimizer);
   for (const StrategyKind* kind : strategy_kinds())
     if (kind->compare != nullptr) kind->compare(to, settings);

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <set>
 
-#include "bonfire/comm/all_reduce.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/parallel/job.h"
 
@@ -26,11 +25,11 @@ void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters)
   const size_t bytes = contiguous_bytes(gradients);
   comm::Buffer memory = self.reducing->buffer(bytes);
   make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
-  comm::Channel channel = comm::channel_at(self.channel);
-  comm::change_channel(self.channel, {});  // so that what nobody needs has one owner
-  std::erase_if(channel.memories, [](const comm::Channel::Memory& old) { return old.buffer.use_count() == 1; });
-  channel.memories.push_back({std::move(memory), bytes});
-  comm::change_channel(self.channel, std::move(channel));
+  comm::AxisGroups::Along data = *self.steps->along(Axis::data);
+  self.steps->change(Axis::data, {});  // so that what nobody needs has one owner
+  std::erase_if(data.memories, [](const comm::AxisGroups::Memory& old) { return old.buffer.use_count() == 1; });
+  data.memories.push_back({std::move(memory), bytes});
+  self.steps->change(Axis::data, std::move(data));
 }
 
 // Those of all optimizers that have one of these parameters.
@@ -42,14 +41,14 @@ void lay_out_gradients_of(const Job& self, const std::vector<Variable>& some) {
 
 // Communicators are only added, unless ranks are now reduced by hosts: the nodes and plans of earlier optimizers stay
 // good.
-void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators) {
+void widen_data_axis(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators) {
   engine().synchronize();
-  comm::Channel channel = comm::channel_at(self.channel);
-  if (reducing != self.reducing) channel.communicators.clear();
+  comm::AxisGroups::Along data = *self.steps->along(Axis::data);
+  if (reducing != self.reducing) data.communicators.clear();
   self.reducing = reducing;
-  while (static_cast<int64_t>(channel.communicators.size()) < communicators)
-    channel.communicators.push_back(reducing->split(0));
-  comm::change_channel(self.channel, std::move(channel));
+  while (static_cast<int64_t>(data.communicators.size()) < communicators)
+    data.communicators.push_back(reducing->split(0));
+  self.steps->change(Axis::data, std::move(data));
 }
 
 }  // namespace bonfire::fleet

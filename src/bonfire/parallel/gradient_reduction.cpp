@@ -16,11 +16,11 @@ namespace {
 
 StepState<int>& without_reduction() { return StepContext::current().without_reduction; }
 
-// The order of rank 0's first backward pass becomes everyone's. Nothing else may use the channel meanwhile.
+// The order of rank 0's first backward pass becomes everyone's. Nothing else may use the steps' groups meanwhile.
 void settle_order(Job& self, size_t number, std::span<const Variable> written) {
   ModelGradients& model = self.models[number];
   engine().synchronize();
-  comm::Group& group = comm::channel_at(self.channel).group();
+  comm::Group& group = self.steps->along(Axis::data)->group();
   comm::agree(group, {{{0, fmt::format("order of the gradients of model {}", number + 1)}}});
   std::vector<int64_t> order = model.order_of(written);
   group.broadcast({order.data(), order.size(), DType::i64}, 0);
@@ -42,7 +42,7 @@ void reduce_gradients(std::span<const Variable> written) {
   for (size_t i = 0; i < self.models.size(); ++i) {
     if (!self.models[i].note(states) || later) continue;
     if (!self.models[i].has_order()) settle_order(self, i, written);
-    self.models[i].reduce(self.channel);
+    self.models[i].reduce();
   }
 }
 
@@ -59,13 +59,13 @@ void average_parameters(const Job& self) {
   std::map<int64_t, Variable> in_order;
   for (const auto& [state, parameter] : self.parameters) in_order.emplace(parameter.name, parameter.variable);
   for (const auto& [name, variable] : in_order)
-    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, self.channel, name));
+    variable.assign(comm::all_reduce_named(variable.value(), Axis::data, comm::Reduce::mean, name));
 }
 
-void average_over_ranks(const Job& self, std::span<const Variable> some) {
+void average_over_ranks(std::span<const Variable> some) {
   NoGrad no_grad;
   for (const Variable& variable : some)
-    variable.assign(comm::all_reduce(variable.value(), comm::Reduce::mean, self.channel));
+    variable.assign(comm::all_reduce(variable.value(), Axis::data, comm::Reduce::mean));
 }
 
 WithoutReduction::WithoutReduction() { without_reduction() = without_reduction() + 1; }

@@ -80,7 +80,7 @@ Tensor ModelGradients::used_anywhere(const Variable& parameter) const {
   return greater(slice(uses_.value(), 0, place, place + 1), 0.0);
 }
 
-void ModelGradients::reduce(int channel) {
+void ModelGradients::reduce() {
   std::vector<float> here;
   bool adds = false;  // to gradients that only other ranks have given so far
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -96,7 +96,7 @@ void ModelGradients::reduce(int channel) {
   {
     PathScope path(module_of(parameters_[static_cast<size_t>(order_.front())]));
     Tensor mine = adds ? maximum(uses_.value(), used_here_tensor_) : used_here_tensor_;
-    uses_.assign(comm::all_reduce(mine, comm::Reduce::mean, channel, uses_name_));
+    uses_.assign(comm::all_reduce_named(mine, Axis::data, comm::Reduce::mean, uses_name_));
   }
   for (int64_t place : order_) {
     const auto i = static_cast<size_t>(place);
@@ -107,7 +107,7 @@ void ModelGradients::reduce(int channel) {
     Variable gradient = parameter.grad_variable();
     if (state.gradient_is_clear) gradient.assign(zeros(parameter.shape(), parameter.dtype(), parameter.device()));
     state.gradient_is_clear = false;
-    gradient.assign(comm::all_reduce(gradient.value(), comm::Reduce::mean, channel, names_[i]));
+    gradient.assign(comm::all_reduce_named(gradient.value(), Axis::data, comm::Reduce::mean, names_[i]));
   }
 }
 

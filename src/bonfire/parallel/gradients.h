@@ -23,7 +23,7 @@ namespace bonfire::fleet {
 
 class ModelGradients {
  public:
-  // `names` are the places of the parameters in the channel's names, `uses_name` that of the numbers beside them.
+  // `names` are the numbers of the parameters in the job's ValueNames, `uses_name` that of the numbers beside them.
   ModelGradients(std::vector<Variable> parameters, std::vector<int64_t> names, int64_t uses_name);
 
   // The order in which the gradients are reduced, and should lie in memory: last parameter first, until one is set.
@@ -35,7 +35,7 @@ class ModelGradients {
 
   // A backward pass has written the gradients of these. Whether one of the model's parameters is among them.
   bool note(const std::set<const VariableState*>& written);
-  void reduce(int channel);                       // appends the all-reduces
+  void reduce();                                  // appends the all-reduces
   const Variable& uses() const { return uses_; }  // [parameters] f32
   // Whether any rank has used the parameter [1]; undefined where this one has, and for parameters of other models.
   Tensor used_anywhere(const Variable& parameter) const;

@@ -8,7 +8,6 @@
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/comm/agreement.h"
-#include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/group_backend.h"
 #include "bonfire/comm/hierarchical_group.h"
 #include "bonfire/comm/joined.h"
@@ -21,9 +20,7 @@
 
 namespace bonfire::fleet {
 
-Job::~Job() {
-  if (channel >= 0) comm::close_channel(channel);
-}
+Job::~Job() { steps->give_up_messages(std::chrono::milliseconds(0)); }
 
 Job* job() { return static_cast<Job*>(StepContext::current().job.get()); }  // there is no other kind
 
@@ -84,11 +81,10 @@ void watch_steps(Job& self) {
   std::vector<std::shared_ptr<comm::Group>> groups{self.group};
   for (const auto& axis : self.axes)
     if (axis && axis != self.group) groups.push_back(axis);
-  if (self.channel >= 0)
-    for (const auto& communicator : comm::channel_at(self.channel).communicators) groups.push_back(communicator);
-  auto end = [groups = std::move(groups), timing = self.timing](const std::string& why) {
+  auto end = [groups = std::move(groups), steps = self.steps, timing = self.timing](const std::string& why) {
     if (timing) timing->end(why);
     for (const auto& group : groups) group->abort(why);
+    steps->abort(why);
   };
   self.watch = StepContext::current().after_failure.add(end);
   if (self.heartbeat) self.heartbeat->on_loss(end);
@@ -147,10 +143,12 @@ void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
       along = made->group->split(mesh.line(axis));
   }
   made->reducing = made->along(Axis::data);
-  if (made->reducing)
-    made->channel = comm::open_channel({.communicators = {made->reducing->split(0)}, .names = made->names});
+  for (int i = 0; i < kAxes; ++i)
+    if (const auto& along = made->axes[static_cast<size_t>(i)])
+      made->steps->change(static_cast<Axis>(i), {.communicators = {along->split(0)}});
   Job& self = *made;
   context.job = std::move(made);
+  context.groups = self.steps;
   context.mesh = mesh;
   context.random.rank = static_cast<uint64_t>(mesh.place(Axis::data));
   context.random.world = static_cast<uint64_t>(mesh.size(Axis::data));
@@ -166,14 +164,22 @@ void leave() {
   context.random.rank = 0;
   context.random.world = 1;
   const std::unique_ptr<StepJob> ending = std::move(context.job);
+  context.groups = nullptr;
   auto& self = static_cast<Job&>(*ending);
   self.hooks.clear();
   self.watch = {};
   self.parts.clear();
   if (context.mesh.world() == 1) return;
   context.mesh = {};
-  // A peer may still be reading. In the channel: one that still waits for a gradient learns that none will come.
-  comm::agree(self.channel >= 0 ? comm::channel_at(self.channel).group() : *self.group, {{{0, "end of the job"}}});
+  self.steps->begin_leaving();
+  // A peer may still be reading. In the groups of the steps: one that still waits for a gradient learns that none will
+  // come.
+  for (int i = 0; i < kAxes; ++i)
+    if (self.axes[static_cast<size_t>(i)])
+      comm::agree(self.steps->along(static_cast<Axis>(i))->group(), {{{0, "end of the job"}}});
+  constexpr std::chrono::seconds kUnderWay{1};  // what has been received by now is only to be acknowledged
+  if (const int left = self.steps->give_up_messages(kUnderWay); left > 0)
+    throw_error<CommError>("[fleet] the job was left with {} messages of this rank that nobody had received", left);
 }
 
 int rank() { return job() && job()->group ? job()->group->rank() : 0; }

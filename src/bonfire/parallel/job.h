@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "bonfire/comm/group.h"
+#include "bonfire/comm/axis_groups.h"
 #include "bonfire/comm/heartbeat.h"
 #include "bonfire/comm/rendezvous.h"
 #include "bonfire/graph/step_context.h"
@@ -29,7 +29,7 @@ namespace bonfire::fleet {
 
 struct DistributedParameter {
   Variable variable;
-  int64_t name;  // its place in Job::names
+  int64_t name;  // its number in the names of Job::steps
 };
 
 // What a rank knows of its job. A rank is a thread: in-process data parallel has several of them.
@@ -39,13 +39,12 @@ struct Job : StepJob {
   std::shared_ptr<comm::Group> group;  // the program's own, and what is agreed on between steps
   // [axis]: of the ranks that differ along it alone; where those are all of them `group` itself, null where it is one.
   std::array<std::shared_ptr<comm::Group>, kAxes> axes = {};
-  int channel = -1;  // of the all-reduces of gradients, along the data axis; -1: that is one rank
+  std::shared_ptr<comm::AxisGroups> steps = std::make_shared<comm::AxisGroups>();  // the groups of its steps
   std::map<const VariableState*, DistributedParameter> parameters;
-  std::shared_ptr<std::vector<std::string>> names = std::make_shared<std::vector<std::string>>();
   std::vector<ModelGradients> models;
   std::vector<std::vector<Variable>> optimizers;    // the parameters of each
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
-  std::shared_ptr<comm::Group> reducing = nullptr;  // what the channel's communicators are split from
+  std::shared_ptr<comm::Group> reducing = nullptr;  // what the steps' communicators along data are split from
   StepState<uint64_t> traced_anew;  // rises with models and strategy: steps that were traced before are others
   std::map<const StrategyKind*, std::unique_ptr<StrategyPart>> parts = {};  // of the strategies that count
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;                     // of a process that is a rank
@@ -57,7 +56,10 @@ struct Job : StepJob {
   Job() = default;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
-  ~Job() override;
+  ~Job() override;  // gives up messages that nobody has received
+
+  // Whether there are other ranks with other samples.
+  bool has_replicas() const { return along(Axis::data) != nullptr; }
 
   // Null: it has none.
   template <class Part>
@@ -78,11 +80,11 @@ std::shared_ptr<comm::Group> group_by_hosts(Job& self);
 void reduce_gradients(std::span<const Variable> written);  // after each backward pass
 Tensor used_anywhere(const Variable& parameter);           // an optimizer's condition
 void average_parameters(const Job& self);                  // all become their mean over the ranks
-void average_over_ranks(const Job& self, std::span<const Variable> some);
+void average_over_ranks(std::span<const Variable> some);
 
 // gradient_memory.cpp
 void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters);  // of an optimizer. A collective call
 void lay_out_gradients_of(const Job& self, const std::vector<Variable>& some);
-void widen_channel(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators);
+void widen_data_axis(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators);
 
 }  // namespace bonfire::fleet

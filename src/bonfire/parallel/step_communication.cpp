@@ -14,6 +14,8 @@ const GraphNode& maker_of(const GraphValue& value) {
   return *node;
 }
 
+bool is_along_data(const GraphNode& node) { return node.attributes.integer("axis") == static_cast<int>(Axis::data); }
+
 bool is_gradient_of_embedding(const GraphNode& node) {
   return node.name() == "embedding_gradient" || node.name() == "embedding_gradient_add";
 }
@@ -35,7 +37,7 @@ StepCommunication::Embedding embedding_of(const GraphNode& gradient) {
 StepCommunication communication_of(const runtime::Plan& plan) {
   StepCommunication found;
   for (const GraphNode& node : plan.graph->nodes()) {
-    if (node.op != &comm::all_reduce_op()) continue;
+    if (node.op != &comm::all_reduce_op() || !is_along_data(node)) continue;
     ++found.merged;
     found.unmerged += static_cast<int64_t>(node.inputs.size());
     for (const GraphValue& input : node.inputs) {

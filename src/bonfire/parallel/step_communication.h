@@ -1,5 +1,6 @@
 #pragma once
-// What the ranks of a job move in a step, as it was compiled: all-reduces after merging and before, and their bytes.
+// What the ranks of a job move along the data axis in a step, as it was compiled: all-reduces after merging and before,
+// and their bytes.
 
 #include <cstdint>
 #include <string>

@@ -27,7 +27,7 @@ class Rewrite {
 
  private:
   void treat(GraphNode& node) {
-    switch (node.op->amp) {
+    switch (node.op->amp_of == nullptr ? node.op->amp : node.op->amp_of(node.attributes)) {
       case AmpRule::low: cast_floats(node, DType::f32, low_); break;
       case AmpRule::full: cast_floats(node, low_, DType::f32); break;
       case AmpRule::follow:

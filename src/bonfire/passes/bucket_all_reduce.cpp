@@ -34,7 +34,7 @@ struct Bucket {
     auto same = [&](const char* attribute) {
       return last.attributes.integer(attribute) == next.node->attributes.integer(attribute);
     };
-    bool alike = same("reduce") && same("channel") && last.device() == next.node->device() &&
+    bool alike = same("reduce") && same("axis") && last.device() == next.node->device() &&
                  last.outputs[0].dtype == next.node->outputs[0].dtype;
     bool in_time = next.made < first_used && made < next.first_used;
     bool same_layer = last.path == next.node->path;

@@ -6,6 +6,7 @@
 #include "bonfire/passes/bucket_all_reduce.h"
 #include "bonfire/passes/common_subexpressions.h"
 #include "bonfire/passes/dead_code.h"
+#include "bonfire/passes/early_sends.h"
 #include "bonfire/passes/fold_constants.h"
 #include "bonfire/passes/fuse_bias_act.h"
 #include "bonfire/passes/fuse_bn_act.h"
@@ -46,6 +47,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(fuse_elementwise());
     list.push_back(rebuild_cheap_values());
     list.push_back(dead_code());
+    list.push_back(early_sends());
     return list;
   }();
   return passes;

@@ -16,7 +16,7 @@ class SyncBatchNorm final : public Pass {
   std::string_view name() const override { return "sync_batch_norm"; }
 
   void run(Graph& graph, const Options& options) const override {
-    if (options.sync_batch_norm < 0) return;
+    if (!options.sync_batch_norm) return;
     const Op &statistics = find_op("batch_norm_statistics"), &sums = find_op("batch_norm_gradient_sums");
     Joint joints;
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
@@ -36,19 +36,16 @@ class SyncBatchNorm final : public Pass {
     return options.stand_ins || x.shape[1] == 0 ? 0 : x.shape.count() / x.shape[1];
   }
 
-  static GraphNode* reduce(Graph& graph, GraphNode* value, int channel, GraphNode* before) {
-    Attributes attributes{{"reduce", static_cast<int>(comm::Reduce::sum)},
-                          {"channel", channel},
-                          {"communicator", 0},
-                          {"names", Shape{-1}}};
-    return graph.add_like(*value, comm::all_reduce_op(), {{value, 0}}, std::move(attributes), before);
+  static GraphNode* reduce(Graph& graph, GraphNode* value, GraphNode* before) {
+    return graph.add_like(*value, comm::all_reduce_op(), {{value, 0}},
+                          comm::all_reduce_attributes(Axis::data, comm::Reduce::sum), before);
   }
 
   static void join_statistics(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, Joint& joints) {
     const std::vector<GraphNode*> mean_users = graph.users({&own, 0});
     GraphNode* moments = graph.add_like(own, batch_norm_moments_op(), {{&own, 0}, {&own, 1}},
                                         {{"count", count_of(own.inputs[0].spec(), options)}}, behind);
-    GraphNode* all = reduce(graph, moments, options.sync_batch_norm, behind);
+    GraphNode* all = reduce(graph, moments, behind);
     GraphNode* joint =
         graph.add_like(own, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, behind);
     joints.emplace(joint, all);
@@ -68,7 +65,7 @@ class SyncBatchNorm final : public Pass {
     std::erase_if(users, [](const GraphNode* user) { return user->op != &find_op("batch_norm_gradient_apply"); });
     if (users.empty()) return;
     GraphNode* moments = graph.add_like(own, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, behind);
-    GraphNode* all = reduce(graph, moments, options.sync_batch_norm, behind);
+    GraphNode* all = reduce(graph, moments, behind);
     GraphNode* joint =
         graph.add_like(own, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
                        {{"count", count_of(own.inputs[1].spec(), options)}, {"dtype", own.outputs[0].dtype}}, behind);

@@ -15,6 +15,11 @@ namespace {
 
 bool has_unconsumed_history(const Node& node) { return node.recorded && !node.consumed; }
 
+bool has_effects(const Trace& trace) {
+  return std::any_of(trace.nodes().begin(), trace.nodes().end(),
+                     [](const NodePtr& node) { return node->op->has(Trait::stateful); });
+}
+
 // Values that someone can ask for after the commit: those with handles, then what their histories need.
 std::vector<Value> live_values(const Trace& trace) {
   std::vector<Value> live;
@@ -73,7 +78,7 @@ class PlanningEngine final : public Engine {
  private:
   static void run(Trace& trace) {
     std::vector<Value> live = live_values(trace);
-    if (live.empty() && trace.assignments().empty()) {  // nothing of it can ever be asked for
+    if (live.empty() && trace.assignments().empty() && !has_effects(trace)) {  // nothing of it can be asked for
       finish(trace);
       return;
     }

@@ -329,7 +329,7 @@ bool ParameterValues::contains(const GraphValue& value) const { return values_.c
 std::optional<GraphValue> passed_on(const GraphNode& node, const GraphValue& input) {
   if (node.is_input()) return {};
   if (node.op->has(Trait::elementwise)) return output_of(node, 0);
-  if (!node.op->has(Trait::collective)) return {};
+  if (!node.op->has(Trait::one_by_one)) return {};
   return output_of(node,
                    static_cast<size_t>(std::find(node.inputs.begin(), node.inputs.end(), input) - node.inputs.begin()));
 }

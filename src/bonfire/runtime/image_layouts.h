@@ -32,8 +32,8 @@ class ParameterValues {
   std::unordered_map<GraphValue, bool, Hash> values_;
 };
 
-// The output in which a node passes on what it reads here, lying as it lies: of an elementwise op, or of a collective,
-// whose operands are replaced one by one. Undefined where it does not.
+// The output in which a node passes on what it reads here, lying as it lies: of an elementwise op, or of one
+// whose operands are replaced one by one (all_reduce). Undefined where it does not.
 std::optional<GraphValue> passed_on(const GraphNode& node, const GraphValue& input);
 
 // Whether all images of the node lie so for this candidate.

@@ -183,6 +183,7 @@ class Binder {
     for (const ScalarSlot& slot : program.scalars)
       write_scalar(*leaves_[slot.leaf].node, launch.scalars.data() + slot.offset);
     launch.keep_alive = keep_;
+    launch.groups = StepContext::current().groups;
     launch.after_failure = StepContext::current().after_failure.calls();
     return launch;
   }

@@ -95,7 +95,7 @@ class Chooser {
   }
 
   // How the variable that keeps a gradient wants it, or the node that updates the parameter by it. Elementwise ops and
-  // collectives on the way pass on what they get.
+  // collectives that take their operands one by one pass on what they get.
   std::optional<Layout> wanted_by_user(const GraphValue& value) {
     if (value.spec().shape.rank() != 4 || !parameters_.contains(value)) return {};
     if (auto known = wanted_.find(value); known != wanted_.end()) return known->second;
@@ -143,7 +143,9 @@ class Chooser {
       bool image = decided != image_layouts_.end() && parameters_.is_image(input);
       arriving.push_back(image ? decided->second : layouts_.at(input));
       if (!node.op->has(Trait::collective)) continue;
-      if (std::optional<Layout> wanted = wanted_by_user(*passed_on(node, input))) arriving.back() = *wanted;
+      const std::optional<GraphValue> further = passed_on(node, input);
+      if (!further) continue;
+      if (std::optional<Layout> wanted = wanted_by_user(*further)) arriving.back() = *wanted;
     }
     return arriving;
   }

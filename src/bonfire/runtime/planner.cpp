@@ -267,20 +267,20 @@ class Planner {
         slots.push_back({now, now, choice.candidate.workspace_bytes});
       }
     }
-    keep_for_collectives(device, slots);
+    keep_for_lines(device, slots);
     return slots;
   }
 
-  // What a collective reads is not free behind it in the order: it runs on beside the steps that follow, until one of
-  // them reads a result.
-  void keep_for_collectives(Device device, std::vector<Interval>& slots) {
-    auto collective = [](const GraphNode* node) { return node->op->has(Trait::collective); };
-    if (std::none_of(order_.begin(), order_.end(), collective)) return;
+  // What a step in a line reads is not free after it in the order: it runs on beside the steps that follow, until one
+  // of them reads a result.
+  void keep_for_lines(Device device, std::vector<Interval>& slots) {
+    auto in_line = [&](const GraphNode* node) { return choices_.of_node.at(node).candidate.line.has_value(); };
+    if (std::none_of(order_.begin(), order_.end(), in_line)) return;
     std::map<const GraphNode*, int> first_reader;
     for (auto node = order_.rbegin(); node != order_.rend(); ++node)
       for (const GraphValue& input : (*node)->inputs) first_reader[input.node] = position_.at(*node);
     for (const GraphNode* node : order_) {
-      if (!collective(node) || node->device() != device) continue;
+      if (!in_line(node) || node->device() != device) continue;
       auto reader = first_reader.find(node);
       const int done = reader == first_reader.end() ? static_cast<int>(order_.size()) : reader->second;
       for (const GraphValue& input : node->inputs)
@@ -337,23 +337,23 @@ class Planner {
     }
   }
 
-  // A program with collectives begins with its ranks' agreement on them.
+  // A program with collectives begins with its ranks' agreement on them, one for each axis.
   void add_agreements(int program) {
     std::vector<comm::PlannedCollective> collectives;
     for (size_t i = 0; i < order_.size(); ++i)
       if (program_of_[i] == program && order_[i]->op->has(Trait::collective))
-        collectives.push_back({order_[i], choices_.of_node.at(order_[i]).candidate.output_layouts});
+        collectives.push_back({order_[i], choices_.of_node.at(order_[i]).candidate.input_layouts});
     std::vector<ProgramStep>& steps = plan_->programs[static_cast<size_t>(program)].program->steps;
-    for (std::unique_ptr<Kernel>& kernel : comm::agreements(collectives)) {
-      PlanNote note{.node = "agree", .path = "", .candidate = "communicator 0", .output_layouts = {}};
+    for (comm::Agreement& agreement : comm::agreements(collectives)) {
+      PlanNote note{.node = "agree", .path = "", .candidate = to_string(agreement.line), .output_layouts = {}};
       note.program = program;
       note.step = static_cast<int>(steps.size());
       plan_->notes.push_back(std::move(note));
-      steps.push_back({.kernel = std::move(kernel),
+      steps.push_back({.kernel = std::move(agreement.kernel),
                        .inputs = {},
                        .outputs = {},
-                       .collective = true,
-                       .line = ProgramStep::kBeforeAllLines,
+                       .line = agreement.line,
+                       .agrees = true,
                        .label = "[agree]"});
     }
   }
@@ -385,9 +385,9 @@ class Planner {
     plan_->notes.back().step = static_cast<int>(program.program->steps.size());
     ProgramStep step;
     step.kernel = choice.candidate.build();
-    step.collective = node.op->has(Trait::collective);
-    if (node.attributes.has("communicator")) step.line = static_cast<int>(node.attributes.integer("communicator"));
-    plan_->waits_for_ranks |= step.collective;
+    step.line = choice.candidate.line;
+    if (step.line) step.in_place = choice.candidate.in_place;
+    plan_->waits_for_ranks |= node.op->has(Trait::collective);
     step.label = "[" + std::string(node.name()) + "]" + (node.path.empty() ? "" : " in module " + node.path);
     for (const GraphValue& input : node.inputs) {
       Cell& read = cell(input);

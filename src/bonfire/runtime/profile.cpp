@@ -102,11 +102,9 @@ std::vector<NodeSpan> spans_of(const Plan& plan) {
       if (note.program == static_cast<int>(p)) notes[static_cast<size_t>(note.step)] = &note;
     for (size_t launch = 0; launch < program.times->seconds.size(); ++launch) {
       const std::vector<double>&begins = program.times->begins[launch], &seconds = program.times->seconds[launch];
-      for (size_t step = 0; step < seconds.size(); ++step) {
-        const int communicator = program.steps[step].collective ? std::max(0, program.steps[step].line) : -1;
+      for (size_t step = 0; step < seconds.size(); ++step)
         if (notes[step] != nullptr)
-          spans.push_back({notes[step], program.device, begins[step], seconds[step], communicator});
-      }
+          spans.push_back({notes[step], program.device, begins[step], seconds[step], program.steps[step].line});
     }
   }
   return spans;

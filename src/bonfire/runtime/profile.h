@@ -8,6 +8,7 @@
 // On a CPU it is real time, or with one thread its processor time. On a GPU steps then run one by one instead of as one
 // captured graph: what each takes alone.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,8 @@ std::vector<NodeTime> profile_of(const Plan& plan);
 struct NodeSpan {
   const PlanNote* note;
   Device device;
-  double begin, seconds;  // begin: on the steady clock
-  int communicator = -1;  // of a collective, which runs beside the others; -1: it is none
+  double begin, seconds;          // begin: on the steady clock
+  std::optional<Line> line = {};  // of a node that waits for other ranks, which runs beside the others
 };
 
 // Every node of every launch, in the order in which they ran.

@@ -21,14 +21,13 @@ void Trainer::State::trace_nodes() {
 void Trainer::State::collect_nodes() {
   for (const auto& plan : traced_plans) {
     for (const runtime::NodeSpan& span : runtime::spans_of(*plan))
-      timeline->add(
-          to_string(span.device) + (span.communicator < 0 ? "" : fmt::format(", communicator {}", span.communicator)),
-          span.note->path.empty() ? span.note->node : span.note->path + ": " + span.note->node, span.begin,
-          span.seconds,
-          {{"op", span.note->node},
-           {"module", span.note->path},
-           {"candidate", span.note->candidate},
-           {"result", to_string(span.note->result)}});
+      timeline->add(to_string(span.device) + (span.line ? ", " + to_string(*span.line) : ""),
+                    span.note->path.empty() ? span.note->node : span.note->path + ": " + span.note->node, span.begin,
+                    span.seconds,
+                    {{"op", span.note->node},
+                     {"module", span.note->path},
+                     {"candidate", span.note->candidate},
+                     {"result", to_string(span.note->result)}});
     runtime::stop_profile(*plan);
   }
   traced_plans.clear();

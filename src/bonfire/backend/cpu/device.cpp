@@ -13,12 +13,11 @@
 #include <mutex>
 #include <thread>
 
-#include "bonfire/backend/cpu/background.h"
 #include "bonfire/backend/cpu/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/inline_vector.h"
 #include "bonfire/base/machine.h"
-#include "bonfire/kernel/accesses.h"
+#include "bonfire/kernel/background.h"
 #include "bonfire/kernel/queue.h"
 
 namespace bonfire::cpu {
@@ -252,6 +251,7 @@ class CpuQueue final : public Queue {
   // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
   Seconds run(Launch& launch) {
     try {
+      if (std::exception_ptr late = background_.take_late_failure()) std::rethrow_exception(late);
       return run_program(launch);
     } catch (const std::exception& error) {
       tell(launch.after_failure, error.what());
@@ -277,24 +277,25 @@ class CpuQueue final : public Queue {
   Seconds run_steps(const Launch& launch, StepTimes* times) {
     const Program& program = *launch.program;
     const double begin = seconds_now(false);
-    double waiting = 0;  // seconds, for collectives
+    double waiting = 0;  // seconds, for what is beside the queue
     auto wait = [&](const auto& body) {
       const double since = seconds_now(false);
       body();
       waiting += seconds_now(false) - since;
     };
     for (size_t first = 0; first < program.steps.size();) {
-      const bool collective = program.steps[first].collective;
-      const size_t count = collective ? 1 : independent_steps(program, launch.addresses, first);
-      if (collective || !background_.idle()) {
+      const std::optional<Line>& line = program.steps[first].line;
+      const size_t count = line ? 1 : independent_steps(program, launch.addresses, first);
+      if (line || !background_.idle()) {
         wait([&] {
           for (size_t i = first; i < first + count; ++i)
             background_.wait_for(accesses_of(program, program.steps[i], launch.addresses));
         });
       }
-      if (collective) {
-        background_.start(program.steps[first].line, accesses_of(program, program.steps[first], launch.addresses),
-                          [this, &launch, first, times] { run_step(launch, first, times); });
+      if (line) {
+        background_.start(
+            *line, accesses_of(program, program.steps[first], launch.addresses),
+            [this, &launch, first, times] { run_step(launch, first, times); }, program.steps[first].agrees);
       } else if (count == 1) {
         run_step(launch, first, times);
       } else {
@@ -332,7 +333,7 @@ class CpuQueue final : public Queue {
     if (in_flight_ == 1) return 1;
     std::vector<Accesses> group;
     for (size_t i = first; i < std::min(program.steps.size(), first + static_cast<size_t>(in_flight_)); ++i) {
-      if (program.steps[i].collective) break;
+      if (program.steps[i].line) break;
       Accesses next = accesses_of(program, program.steps[i], addresses);
       auto waits = [&](const Accesses& earlier) { return must_wait(next, earlier); };
       if (std::any_of(group.begin(), group.end(), waits)) break;
@@ -347,8 +348,13 @@ class CpuQueue final : public Queue {
     for (int position : step.inputs) operands.push_back(launch.addresses[position]);
     for (int position : step.outputs) operands.push_back(launch.addresses[position]);
     std::span<void* const> all(operands.begin(), operands.end());
-    const Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
-                  step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
+    Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
+            step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
+    std::optional<StepOutbox> outbox;
+    if (step.line) {
+      run.groups = launch.groups.get();
+      run.outbox = &outbox.emplace(background_, step.label + " failed on " + to_string(device_), launch.after_failure);
+    }
     const bool alone = threads_.size() == 1;
     if (times != nullptr) times->begins.back()[index] = seconds_now(false);
     const double begin = times == nullptr ? 0 : seconds_now(alone);

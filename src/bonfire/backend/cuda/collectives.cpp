@@ -28,37 +28,46 @@ std::byte* pinned_memory(size_t bytes) {
 
 }  // namespace
 
-StagedCollective::StagedCollective(const Program& program, size_t step, bool blocks, CollectiveThread& thread)
-    : step_(program.steps[step]), device_(program.device), blocks_(blocks), thread_(thread) {
-  for (int position : step_.outputs) bytes_.push_back(program.addresses[static_cast<size_t>(position)].bytes);
+StagedCollective::StagedCollective(const Program& program, size_t step, bool blocks, CollectiveLines& lines)
+    : step_(program.steps[step]), device_(program.device), blocks_(blocks), lines_(lines) {
+  for (int position : step_.inputs) operands_.push_back({program.addresses[static_cast<size_t>(position)].bytes});
+  for (int position : step_.outputs) operands_.push_back({program.addresses[static_cast<size_t>(position)].bytes});
+  for (const auto& [output, input] : step_.in_place)
+    if (inputs()[static_cast<size_t>(input)].bytes == outputs()[static_cast<size_t>(output)].bytes)
+      inputs()[static_cast<size_t>(input)].stands_at = output;
 }
 
 StagedCollective::~StagedCollective() {
   if (own_ != nullptr) cudaFreeHost(own_);
 }
 
-std::vector<std::byte*> StagedCollective::places_for(std::span<void* const> outputs) {
+// Where each operand is on the host: in the block that is staged as a whole, else in memory of its own.
+void StagedCollective::place(std::span<void* const> inputs_there, std::span<void* const> outputs_there) {
   constexpr size_t kAlignment = 64;
-  std::vector<size_t> offsets;
+  for (size_t i = 0; i < inputs_there.size(); ++i) inputs()[i].device = inputs_there[i];
+  for (size_t i = 0; i < outputs_there.size(); ++i) outputs()[i].device = outputs_there[i];
   size_t total = 0;
-  for (size_t bytes : bytes_)
-    offsets.push_back(std::exchange(total, total + (bytes + kAlignment - 1) / kAlignment * kAlignment));
-  std::vector<std::byte*> places;
-  for (size_t i = 0; i < bytes_.size(); ++i) {
-    std::byte* place = memory_of_cuda(device_.index).staged_at(outputs[i], bytes_[i]);
-    if (place == nullptr && own_ == nullptr) own_ = pinned_memory(own_bytes_ = std::max<size_t>(1, total));
-    places.push_back(place == nullptr ? own_ + offsets[i] : place);
+  std::vector<size_t> offsets;
+  for (const Operand& operand : operands_)
+    offsets.push_back(std::exchange(total, total + (operand.bytes + kAlignment - 1) / kAlignment * kAlignment));
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    Operand& operand = operands_[i];
+    if (operand.stands_at >= 0) continue;
+    std::byte* staged = memory_of_cuda(device_.index).staged_at(operand.device, operand.bytes);
+    if (staged == nullptr && own_ == nullptr) own_ = pinned_memory(own_bytes_ = std::max<size_t>(1, total));
+    operand.host = staged == nullptr ? own_ + offsets[i] : staged;
   }
-  return places;
+  for (Operand& input : inputs())
+    if (input.stands_at >= 0) input.host = outputs()[static_cast<size_t>(input.stands_at)].host;
 }
 
-std::vector<StagedCollective::Copy> StagedCollective::copies(std::span<void* const> addresses) const {
+std::vector<StagedCollective::Copy> StagedCollective::copies(std::span<Operand> operands) const {
   constexpr std::ptrdiff_t kGap = 64;  // bytes: variables side by side are aligned so
   std::vector<Copy> list;
-  for (size_t i = 0; i < bytes_.size(); ++i)
-    if (bytes_[i] > 0)
-      list.push_back({static_cast<std::byte*>(addresses[i]), static_cast<std::byte*>(operands_[i]), bytes_[i],
-                      memory_of_cuda(device_.index).staged_at(addresses[i], bytes_[i]) == operands_[i]});
+  for (const Operand& operand : operands)
+    if (operand.bytes > 0)
+      list.push_back({static_cast<std::byte*>(operand.device), static_cast<std::byte*>(operand.host), operand.bytes,
+                      memory_of_cuda(device_.index).staged_at(operand.device, operand.bytes) == operand.host});
   std::sort(list.begin(), list.end(), [](const Copy& a, const Copy& b) { return a.host < b.host; });
   std::vector<Copy> merged;
   for (const Copy& next : list) {
@@ -73,119 +82,109 @@ std::vector<StagedCollective::Copy> StagedCollective::copies(std::span<void* con
   return merged;
 }
 
-void StagedCollective::enqueue_begin(std::span<void* const> inputs, std::span<void* const> outputs,
+void StagedCollective::enqueue_begin(std::span<void* const> inputs_there, std::span<void* const> outputs_there,
                                      cudaStream_t stream) {
-  const std::vector<std::byte*> places = places_for(outputs);
-  if (!std::equal(places.begin(), places.end(), operands_.begin(), operands_.end()))
-    operands_.assign(places.begin(), places.end());
-  outputs_.assign(outputs.begin(), outputs.end());
-  for (const Copy& copy : copies(inputs))
+  place(inputs_there, outputs_there);
+  for (const Copy& copy : copies(inputs()))
     check(cudaMemcpyAsync(copy.host, copy.device, copy.bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
   auto tell = [](void* self) {
     auto& collective = *static_cast<StagedCollective*>(self);
-    collective.thread_.begin(collective);
+    collective.lines_.begin(collective);
   };
   check(cudaLaunchHostFunc(stream, tell, this), "cudaLaunchHostFunc");
 }
 
-void StagedCollective::enqueue_end(std::span<void* const> outputs, cudaStream_t stream) {
+void StagedCollective::enqueue_end(std::span<void* const>, cudaStream_t stream) {
   done_.enqueue_wait(stream);
-  for (const Copy& copy : copies(outputs))
+  for (const Copy& copy : copies(outputs()))
     check(cudaMemcpyAsync(copy.device, copy.host, copy.bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
 }
 
 bool StagedCollective::fits() const {
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    std::byte* place = memory_of_cuda(device_.index).staged_at(outputs_[i], bytes_[i]);
-    const bool own = own_ != nullptr && operands_[i] >= own_ && operands_[i] < own_ + own_bytes_;
-    if (place != operands_[i] && !(place == nullptr && own)) return false;
-  }
-  return true;
+  return std::all_of(operands_.begin(), operands_.end(), [&](const Operand& operand) {
+    if (operand.stands_at >= 0) return true;  // where its output is
+    std::byte* staged = memory_of_cuda(device_.index).staged_at(operand.device, operand.bytes);
+    const bool own = own_ != nullptr && operand.host >= own_ && operand.host < own_ + own_bytes_;
+    return staged == operand.host || (staged == nullptr && own);
+  });
 }
 
-void StagedCollective::run() const {
+void StagedCollective::run(const std::shared_ptr<CollectiveLaunch>& launch, Background& background) {
+  const std::string where = step_.label + " failed on " + to_string(device_);
+  StepOutbox outbox(background, where, launch->after_failure);
+  std::vector<void*> from, to;
+  for (const Operand& input : inputs()) from.push_back(input.host);
+  for (const Operand& output : outputs()) to.push_back(output.host);
   try {
-    step_.kernel->run({operands_, operands_, nullptr, nullptr, nullptr});
+    step_.kernel->run({from, to, nullptr, nullptr, nullptr, launch->groups.get(), &outbox});
   } catch (const Error& error) {
-    std::throw_with_nested(DeviceError(step_.label + " failed on " + to_string(device_) + ": " + error.what()));
+    std::throw_with_nested(DeviceError(where + ": " + error.what()));
   }
 }
 
-StagedSteps stage_collectives(const Launch& launch, CollectiveThread& thread) {
+StagedSteps stage_collectives(const Launch& launch, CollectiveLines& lines) {
   const Program& program = *launch.program;
   StagedSteps staged;
   std::vector<Accesses> accesses;
   for (const ProgramStep& step : program.steps) accesses.push_back(accesses_of(program, step, launch.addresses));
   const std::vector<std::vector<int>> waits = dependencies(accesses);
-  // Behind the last one, and before those that need its result, nothing is left to compute.
-  std::vector<bool> needed(program.steps.size());  // by a later collective
+  // After the last one, and before those that need its result, nothing is left to compute.
+  std::vector<bool> needed(program.steps.size());  // by a later one
   bool last = true;
   for (size_t i = program.steps.size(); i-- > 0;) {
-    const bool collective = program.steps[i].collective;
-    if (collective || needed[i])
+    const bool in_line = program.steps[i].line.has_value();
+    if (in_line || needed[i])
       for (int earlier : waits[i]) needed[static_cast<size_t>(earlier)] = true;
-    if (!collective) continue;
+    if (!in_line) continue;
     staged.resize(std::max(staged.size(), program.steps.size()));
-    staged[i] = std::make_unique<StagedCollective>(program, i, last || needed[i], thread);
+    staged[i] = std::make_unique<StagedCollective>(program, i, last || needed[i], lines);
     last = false;
   }
   return staged;
 }
 
-CollectiveThread::~CollectiveThread() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
-
-std::shared_ptr<CollectiveLaunch> CollectiveThread::expect(const Launch& launch, size_t collectives) {
+std::shared_ptr<CollectiveLaunch> CollectiveLines::expect(const Launch& launch, size_t steps) {
   auto expected = std::make_shared<CollectiveLaunch>();
-  expected->left = collectives;
+  expected->left = steps;
   expected->after_failure = launch.after_failure;
+  expected->groups = launch.groups;
   std::lock_guard lock(mutex_);
   launches_.push_back(expected);
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
   return expected;
 }
 
-void CollectiveThread::forget(const std::shared_ptr<CollectiveLaunch>& launch) {
+void CollectiveLines::forget(const std::shared_ptr<CollectiveLaunch>& launch) {
   std::lock_guard lock(mutex_);
   std::erase(launches_, launch);
 }
 
-void CollectiveThread::begin(StagedCollective& collective) {
+void CollectiveLines::begin(StagedCollective& collective) {
+  std::shared_ptr<CollectiveLaunch> launch;
   {
     std::lock_guard lock(mutex_);
-    begun_.push_back({&collective, seconds_now()});
+    launch = launches_.front();
+    if (--launch->left == 0) launches_.pop_front();
   }
-  changed_.notify_all();
+  auto work = [this, launch, &collective, since = seconds_now()] {
+    std::exception_ptr failure;
+    try {
+      collective.run(launch, background_);
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      tell(launch->after_failure, error.what());
+    }
+    {
+      std::lock_guard lock(launch->mutex);
+      if (!launch->failure) launch->failure = std::move(failure);
+      if (collective.blocks_) launch->waited += seconds_now() - since;
+    }
+    collective.done_.set();  // the device goes on after a failure too: whoever waits for the launch is told
+  };
+  background_.start(*collective.step_.line, {}, std::move(work), collective.step_.agrees);
 }
 
-void CollectiveThread::serve() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return stop_ || !begun_.empty(); });
-    if (stop_) return;
-    const Begun next = begun_.front();
-    begun_.pop_front();
-    const std::shared_ptr<CollectiveLaunch> launch = launches_.front();
-    lock.unlock();
-    try {
-      next.collective->run();
-    } catch (const std::exception& error) {
-      if (!launch->failure) {
-        launch->failure = std::current_exception();
-        tell(launch->after_failure, error.what());
-      }
-    }
-    if (next.collective->blocks_) launch->waited += seconds_now() - next.since;
-    lock.lock();
-    if (--launch->left == 0) launches_.pop_front();
-    next.collective->done_.set();  // the device goes on after a failure too: whoever waits for the launch is told
-  }
+void CollectiveLines::throw_late_failure() {
+  if (std::exception_ptr late = background_.take_late_failure()) std::rethrow_exception(late);
 }
 
 }  // namespace bonfire::cuda

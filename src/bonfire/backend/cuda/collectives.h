@@ -1,101 +1,98 @@
 #pragma once
-// Collectives of a GPU, staged through the host: their operands are copied into its memory, a thread of the queue runs
-// the kernel there, which reduces them with those of the other ranks, and the results are copied back. All of this is
-// work of the stream: it is captured with the steps around it, and steps that do not need the results run beside it.
+// Steps of a GPU that wait for other ranks on the host (Candidate::line), staged: their operands are copied into its
+// memory, a thread of their line runs the kernel there, and the results are copied back. All of this is work of the
+// stream: it is captured with the steps around it, and steps that do not need the results run beside it.
 //
-// The stream calls a host function, which only tells the thread, and then waits for a HostFlag. A host function that
-// waited for the peers itself might wait for ever: CUDA may call those of all devices one after another.
+// The stream calls a host function, which only hands the step to its line, and then waits for a HostFlag. A host
+// function that waited for the peers itself might wait for ever: CUDA may call those of all devices one after another.
 
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "bonfire/backend/cuda/host_flag.h"
-#include "bonfire/kernel/queue.h"
+#include "bonfire/kernel/background.h"
 
 namespace bonfire::cuda {
 
-class CollectiveThread;
+class CollectiveLines;
 
-// What is known of the collectives of one launch; complete when the launch is done.
+// What is known of the steps in lines of one launch; complete when the launch is done.
 struct CollectiveLaunch {
-  size_t left = 0;  // not made yet
+  size_t left = 0;  // not begun yet
   FailureCalls after_failure;
+  std::shared_ptr<StepGroups> groups;
+  std::mutex mutex;            // of what follows: lines run side by side
   std::exception_ptr failure;  // the first
   double waited = 0;           // seconds in which the device had to wait
 };
 
-// One collective of a program.
+// One step of a program.
 class StagedCollective {
  public:
-  // `blocks`: the steps behind it can hardly begin before it is done.
-  StagedCollective(const Program& program, size_t step, bool blocks, CollectiveThread& thread);
+  // `blocks`: the steps after it can hardly begin before it is done.
+  StagedCollective(const Program& program, size_t step, bool blocks, CollectiveLines& lines);
   ~StagedCollective();  // when the stream has nothing more of it
   StagedCollective(const StagedCollective&) = delete;
   StagedCollective& operator=(const StagedCollective&) = delete;
 
-  // Hands the operands to the thread, in the order in which all ranks make their collectives. Another place than before
+  // Hands the operands to the line, in the order in which all ranks make their collectives. Another place than before
   // for one of them: only when the stream has nothing more of it.
   void enqueue_begin(std::span<void* const> inputs, std::span<void* const> outputs, cudaStream_t stream);
   void enqueue_end(std::span<void* const> outputs, cudaStream_t stream);  // waits, and fetches the results
   bool fits() const;  // whether its operands are still staged where they were when it was enqueued
 
  private:
-  friend class CollectiveThread;
+  friend class CollectiveLines;
   struct Copy {
     std::byte *device, *host;
     size_t bytes;
     bool shared;  // of a block that is staged as a whole
   };
+  // An input or an output.
+  struct Operand {
+    size_t bytes = 0;
+    int stands_at = -1;  // of an input that may be written over: the output whose place on the host it has
+    void* device = nullptr;
+    void* host = nullptr;
+  };
 
-  std::vector<std::byte*> places_for(std::span<void* const> outputs);
-  std::vector<Copy> copies(std::span<void* const> addresses) const;  // neighbours in one
-  void run() const;                                                  // the kernel, on the host
+  void place(std::span<void* const> inputs, std::span<void* const> outputs);
+  std::vector<Copy> copies(std::span<Operand> operands) const;                        // neighbours in one
+  void run(const std::shared_ptr<CollectiveLaunch>& launch, Background& background);  // the kernel, on the host
+  std::span<Operand> inputs() { return std::span(operands_).first(step_.inputs.size()); }
+  std::span<Operand> outputs() { return std::span(operands_).subspan(step_.inputs.size()); }
 
   const ProgramStep& step_;
   Device device_;
-  std::vector<size_t> bytes_;  // [operand]
   bool blocks_;
-  CollectiveThread& thread_;
+  CollectiveLines& lines_;
   HostFlag done_;
   std::byte* own_ = nullptr;  // pinned; for operands of no staged block
   size_t own_bytes_ = 0;
-  std::vector<void*> outputs_;   // [operand] on the device
-  std::vector<void*> operands_;  // [operand] on the host
+  std::vector<Operand> operands_;  // inputs, then outputs
 };
 
 // [step]; null where a step runs on the device. Empty: all do.
 using StagedSteps = std::vector<std::unique_ptr<StagedCollective>>;
-StagedSteps stage_collectives(const Launch& launch, CollectiveThread& thread);
+StagedSteps stage_collectives(const Launch& launch, CollectiveLines& lines);
 
-// Makes the collectives of one queue, in the order in which its stream comes to them.
-class CollectiveThread {
+// Runs the staged steps of one queue, each in its line, as its stream comes to them.
+class CollectiveLines {
  public:
-  ~CollectiveThread();
-
-  // To be called before a launch with this many collectives is enqueued.
-  std::shared_ptr<CollectiveLaunch> expect(const Launch& launch, size_t collectives);
+  // To be called before a launch with so many steps in lines is enqueued.
+  std::shared_ptr<CollectiveLaunch> expect(const Launch& launch, size_t steps);
   void forget(const std::shared_ptr<CollectiveLaunch>& launch);  // the stream has nothing more of it
   void begin(StagedCollective& collective);
+  void throw_late_failure();  // of what was posted
 
  private:
-  struct Begun {
-    StagedCollective* collective;
-    double since;  // seconds
-  };
-  void serve();
-
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Begun> begun_;
-  std::deque<std::shared_ptr<CollectiveLaunch>> launches_;  // not finished, oldest first
-  bool stop_ = false;
-  std::thread thread_;  // since the first launch
+  std::deque<std::shared_ptr<CollectiveLaunch>> launches_;  // not begun as a whole, oldest first
+  Background background_;
 };
 
 }  // namespace bonfire::cuda

@@ -11,7 +11,7 @@ namespace {
 
 size_t count_collectives(const Program& program) {
   return static_cast<size_t>(std::count_if(program.steps.begin(), program.steps.end(),
-                                           [](const ProgramStep& step) { return step.collective; }));
+                                           [](const ProgramStep& step) { return step.line.has_value(); }));
 }
 
 }  // namespace
@@ -93,6 +93,7 @@ std::shared_ptr<Completion> CudaQueue::launch(Launch launch) {
         CollectiveCount{collectives_.expect(launch, count), make_timing_event(), computing_, communicating_});
   std::exception_ptr failure;
   try {
+    collectives_.throw_late_failure();
     wait_for_others(launch);
     if (collectives) check(cudaEventRecord(collectives->begin.get(), stream_.get()), "cudaEventRecord");
     enqueue(launch);

@@ -78,7 +78,7 @@ class CudaQueue final : public Queue {
   Arena arena_;
   std::deque<std::shared_ptr<EventCompletion>> in_flight_;
   std::unordered_map<const Program*, Known> known_;
-  CollectiveThread collectives_;
+  CollectiveLines collectives_;
   std::atomic<double> computing_{0}, communicating_{0};  // seconds
 };
 

@@ -43,7 +43,7 @@ void run_step(const Program& program, size_t index, const std::vector<void*>& ad
   for (int position : step.outputs) outputs.push_back(addresses[static_cast<size_t>(position)]);
   void* workspace = step.workspace < 0 ? nullptr : addresses[static_cast<size_t>(step.workspace)];
   try {
-    if (!step.collective) {
+    if (!step.line) {
       step.kernel->run({inputs, outputs, workspace, nullptr, stream});
     } else {
       if (part != StepPart::end) staged[index]->enqueue_begin(inputs, outputs, stream);
@@ -142,8 +142,8 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
   }
   for (const ProgramStep& step : program.steps) {
     accesses.push_back(accesses_of(program, step, addresses_));
-    if (!step.collective) continue;
-    // Collectives begin in their order, and end when they may. What that is told by is no memory of the device.
+    if (!step.line) continue;
+    // Steps in lines begin in their order, and end when they may. What that is told by is no memory of the device.
     const auto order = range_at(this, 1), own = range_at(&step, 1);
     Accesses end{{}, {accesses.back().writes}};
     end.writes.push_back(own);
@@ -189,8 +189,8 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
       auto record_step = [&](StepPart part) {
         record(index++, [&] { run_step(program, step, addresses_, staged_, stream, part); });
       };
-      record_step(program.steps[step].collective ? StepPart::begin : StepPart::all);
-      if (program.steps[step].collective) record_step(StepPart::end);
+      record_step(program.steps[step].line ? StepPart::begin : StepPart::all);
+      if (program.steps[step].line) record_step(StepPart::end);
     }
     record_copies(copies_out_, AddressKind::output);
   } catch (...) {

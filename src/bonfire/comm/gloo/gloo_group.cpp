@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/arguments.h"
@@ -30,7 +31,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLookUp = 50ms;       // of a wait between two looks at the deadline and the peer
 constexpr auto kAskTheStore = 1s;    // of a wait between two questions whether the group was stopped
-constexpr uint64_t kProbeSlot = 99;  // messages use 0 and 1
+constexpr uint64_t kProbeSlot = 99;  // messages use 0, 1 and 2
 
 // Gloo writes to connections whose other end may be closed; without this that ends the process.
 void ignore_broken_pipes() {
@@ -70,37 +71,42 @@ class Waits {
  public:
   Waits() : thread_([this](const std::stop_token& stop) { nudge(stop); }) {}
 
-  // Returns whether the operation is done; false at the latest after two looks.
+  // Returns whether the operation is done; false at the latest after two looks. From any thread.
   bool once(gloo::transport::UnboundBuffer& buffer, bool sending) {
-    set(&buffer, sending);
+    {
+      std::lock_guard lock(mutex_);
+      waiting_.push_back({&buffer, sending});
+    }
     try {
       bool done = sending ? buffer.waitSend(1h) : buffer.waitRecv(1h);
-      set(nullptr, false);
+      forget(buffer);
       return done;
     } catch (...) {
-      set(nullptr, false);
+      forget(buffer);
       throw;
     }
   }
 
  private:
-  void set(gloo::transport::UnboundBuffer* buffer, bool sending) {
+  struct Waiting {
+    gloo::transport::UnboundBuffer* buffer;
+    bool sending;
+  };
+
+  void forget(const gloo::transport::UnboundBuffer& buffer) {
     std::lock_guard lock(mutex_);
-    waiting_ = buffer;
-    sending_ = sending;
+    std::erase_if(waiting_, [&](const Waiting& one) { return one.buffer == &buffer; });
   }
   void nudge(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, stop, kLookUp, [&] { return stop.stop_requested(); })) {
-      if (waiting_ == nullptr) continue;
-      sending_ ? waiting_->abortWaitSend() : waiting_->abortWaitRecv();
+      for (const Waiting& one : waiting_) one.sending ? one.buffer->abortWaitSend() : one.buffer->abortWaitRecv();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  gloo::transport::UnboundBuffer* waiting_ = nullptr;
-  bool sending_ = false;
+  std::vector<Waiting> waiting_;
   std::jthread thread_;
 };
 

@@ -30,7 +30,7 @@ constexpr size_t kNameBytes = 96;
 // All groups share one communicator, since MPI has no way to make another that ends by a timeout. A group has tags of
 // its own: those from its number times kTags.
 constexpr int kTags = 8;
-constexpr int kStopTag = 2, kWaitingTag = 3, kSplitTag = 4;  // messages use 0 and 1
+constexpr int kStopTag = 3, kWaitingTag = 4, kSplitTag = 5;  // messages use 0, 1 and 2
 
 // `what` is called where it failed: "a message to rank 1 (node0, process 4711)".
 template <class What>

@@ -85,7 +85,7 @@ void check_local_sgd(const DistributedStrategy& s) {
 }
 
 void apply_local_sgd(const Applied& to, std::unique_ptr<StrategyPart>& kept) {
-  if (!to.strategy.use_local_sgd.chosen || to.job.channel < 0) return;
+  if (!to.strategy.use_local_sgd.chosen || !to.job.has_replicas()) return;
   kept.reset();
   if (to.strategy.use_local_sgd) kept = std::make_unique<LocalSgdPart>(to);
 }
@@ -119,9 +119,9 @@ bool averaged() {
 }
 
 void average(std::span<const Variable> more) {
-  if (!job() || job()->channel < 0) return;
+  if (!job() || !job()->has_replicas()) return;
   average_parameters(*job());
-  average_over_ranks(*job(), more);
+  average_over_ranks(more);
   commit();
   if (LocalSgd* local = local_sgd_of_job()) local->note_average();
 }

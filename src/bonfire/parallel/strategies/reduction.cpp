@@ -16,7 +16,7 @@ void meet_reduction(const Applied& to) {
   std::shared_ptr<comm::Group> reducing = job.reducing;
   if (to.strategy.use_hierarchical_allreduce.chosen)
     reducing = to.strategy.use_hierarchical_allreduce ? group_by_hosts(job) : job.along(Axis::data);
-  widen_channel(job, reducing, to.context.options.communicators);
+  widen_data_axis(job, reducing, to.context.options.communicators);
   lay_out_gradients(job, to.optimizer.parameters());
 }
 

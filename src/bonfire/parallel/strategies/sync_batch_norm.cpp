@@ -9,16 +9,16 @@ struct SyncBatchNorm final : StrategyPart {
   explicit SyncBatchNorm(StepContext& context) : context(context) {}
   SyncBatchNorm(const SyncBatchNorm&) = delete;
   SyncBatchNorm& operator=(const SyncBatchNorm&) = delete;
-  ~SyncBatchNorm() override { context.options.sync_batch_norm = -1; }
+  ~SyncBatchNorm() override { context.options.sync_batch_norm = false; }
   StepContext& context;
 };
 
 void apply_sync_batch_norm(const Applied& to, std::unique_ptr<StrategyPart>& kept) {
-  if (!to.strategy.sync_batch_norm.chosen || to.job.channel < 0) return;
+  if (!to.strategy.sync_batch_norm.chosen || !to.job.has_replicas()) return;
   kept.reset();
   if (!to.strategy.sync_batch_norm) return;
   kept = std::make_unique<SyncBatchNorm>(to.context);
-  to.context.options.sync_batch_norm = to.job.channel;
+  to.context.options.sync_batch_norm = true;
 }
 
 void compare_sync_batch_norm(const Applied& to, comm::Settings& settings) {
