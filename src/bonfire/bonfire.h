@@ -73,3 +73,4 @@
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/cache_statistics.h"
 #include "bonfire/runtime/compile.h"
+#include "bonfire/train/trainer.h"
