@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/train/checkpoint.h"
@@ -70,6 +72,15 @@ std::string bytes_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+// It is written beside the training; nothing after 30 s.
+std::optional<fs::path> first_checkpoint(const fs::path& folder) {
+  for (int looks = 0; looks < 300; ++looks) {
+    if (std::optional<fs::path> found = train::newest_checkpoint(folder)) return found;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return {};
+}
+
 // At such a rate weights of usual size stay as they are: their first ones can be found in memory by their values.
 TEST(LaunchReplicas, AFlippedBitIsNamedAndTheJobGoesBackToTheLastCheckpoint) {
   ScratchFolder folder, other;
@@ -79,7 +90,7 @@ TEST(LaunchReplicas, AFlippedBitIsNamedAndTheJobGoesBackToTheLastCheckpoint) {
              settings(folder, 16, slow)),
       clean({{"BONFIRE_TEST", folder.path().string()}}));
   EXPECT_NE(three.read_line("epoch 2/30 done"), "") << three.output();
-  std::optional<fs::path> checkpoint = train::newest_checkpoint(folder / "runs/1/checkpoints");
+  const std::optional<fs::path> checkpoint = first_checkpoint(folder / "runs/1/checkpoints");
   ASSERT_TRUE(checkpoint) << three.output();
   const nn::SafetensorsFile saved = nn::SafetensorsFile::open(train::weights_file(*checkpoint));
   const nn::TensorEntry* weight = saved.find("fc1.weight");
