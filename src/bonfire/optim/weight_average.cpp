@@ -1,6 +1,7 @@
 #include "bonfire/optim/weight_average.h"
 
 #include <algorithm>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/step_context.h"
@@ -25,6 +26,10 @@ double checked(double decay) {
 
 WeightAverage::WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay)
     : mean_(source, device_of(source)), sources_(source.state_dict()), decay_(checked(decay)) {
+  std::set<const VariableState*> seen;
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (seen.insert(&sources_[i].variable.state()).second)
+      pairs_.push_back({mean_.state()[i].variable, sources_[i].variable});
   begin_anew();
   updating_ =
       StepContext::current().after_update.add([this, parameters = optimizer.parameters()](const Optimizer& one) {
@@ -42,8 +47,7 @@ void WeightAverage::set_step(int64_t step) {
 void WeightAverage::append_update() const {
   NoGrad no_grad;
   PathScope path("average");
-  for (size_t i = 0; i < sources_.size(); ++i) {
-    const Variable &mean = mean_.state()[i].variable, &source = sources_[i].variable;
+  for (const auto& [mean, source] : pairs_) {
     if (is_floating(mean.dtype())) {
       mean.assign_stored(mean.stored() + (source.stored() - mean.stored()) * share_);
     } else {

@@ -16,6 +16,8 @@
 // gradients add up (accumulate_steps) steps are updates. Made after fleet::distributed_optimizer(), it takes what local
 // SGD has averaged.
 
+#include <vector>
+
 #include "bonfire/graph/hooks.h"
 #include "bonfire/nn/other_values.h"
 #include "bonfire/optim/optimizer.h"
@@ -37,8 +39,13 @@ class WeightAverage {
  private:
   void append_update() const;  // traces the update
 
+  struct Pair {
+    Variable mean, source;
+  };
+
   nn::OtherValues mean_;
-  nn::StateDict sources_;  // in the same order
+  nn::StateDict sources_;    // in the same order
+  std::vector<Pair> pairs_;  // a tied variable once
   double decay_;
   Scalar share_;  // 1 − d
   Hook updating_;
