@@ -1,6 +1,7 @@
-# Installs bonfire.h and all headers of ours that it includes, directly or not, from source_folder to include_folder.
+# Installs bonfire.h, train/trainer.h and all headers of ours that they include, directly or not, from source_folder to
+# include_folder.
 cmake_policy(VERSION 3.25)
-set(headers bonfire/bonfire.h)
+set(headers bonfire/bonfire.h bonfire/train/trainer.h)
 set(left ${headers})
 while(left)
   list(POP_FRONT left header)

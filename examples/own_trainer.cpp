@@ -5,6 +5,7 @@
 //   (docs/configuration.md) bonfire launch --nproc_per_node 2 own_trainer
 
 #include <bonfire/bonfire.h>
+#include <bonfire/train/trainer.h>
 #include <fmt/core.h>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 #pragma once
-// Everything a program that trains needs, and the headers that are installed: these and what they include. Passes,
-// queues and plans are the library's own.
+// Everything a program that trains needs, but for the trainer: who has a loop of their own may call it train(), so what
+// `bonfire train` does is a header of its own, bonfire/train/trainer.h. These two and what they include are installed.
+// Passes, queues and plans are the library's own.
 //
 //   #include <bonfire/bonfire.h>
 //   using namespace bonfire;
@@ -73,4 +74,3 @@
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/cache_statistics.h"
 #include "bonfire/runtime/compile.h"
-#include "bonfire/train/trainer.h"
