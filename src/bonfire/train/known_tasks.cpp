@@ -1,5 +1,7 @@
 #include "bonfire/train/known_tasks.h"
 
+#include <algorithm>
+
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/train/tasks/boxes.h"
@@ -16,9 +18,10 @@ std::span<const KnownTask* const> known_tasks() {
 
 const KnownTask& known_task_of(const std::string& model) {
   const std::string_view name = models::task_of(model);
-  for (const KnownTask* task : known_tasks())
-    if (task->name == name) return *task;
-  BONFIRE_CHECK(false);  // a model is registered for a task that is not in the list
+  const std::span<const KnownTask* const> all = known_tasks();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const KnownTask* task) { return task->name == name; });
+  BONFIRE_CHECK(found != all.end(), "model {} is registered for {}, which is not in the list of tasks", model, name);
+  return **found;
 }
 
 void require_known_task(const std::filesystem::path& run) {
