@@ -157,8 +157,7 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
         "by Bonfire 1.2.3",
         "<code>bonfire train lr=0.1</code>",
         "<b>50.00 %</b><span>last top-1 on 8 test images, <span class=\"whole\">epoch 2</span></span>",
-        "<b>75.00 %</b><span>best top-1, <span class=\"whole\">epoch 1</span>, chosen on the same "
-        "test images</span>",
+        "<b>75.00 %</b><span>best top-1, <span class=\"whole\">epoch 1</span>, chosen on the same test images</span>",
         "<b>1:12</b>",
         ">best 75.00 %</text>",
         ">last 50.00 %</text>",
