@@ -68,7 +68,7 @@ class Ours : public Contestant {
  public:
   Ours(std::shared_ptr<comm::Group> group, bool in_buffer)
       : group_(std::move(group)),
-        values_(in_buffer ? group_->buffer(kMostBytes) : comm::Buffer(new std::byte[kMostBytes])) {
+        values_(in_buffer ? group_->buffer(kMostBytes) : comm::GroupBuffer(new std::byte[kMostBytes])) {
     std::memset(values_.get(), 0, kMostBytes);
   }
   void share(Turn& turn) override { group_->broadcast({&turn, 2, DType::i64}, 0); }
@@ -78,7 +78,7 @@ class Ours : public Contestant {
 
  private:
   std::shared_ptr<comm::Group> group_;
-  comm::Buffer values_;
+  comm::GroupBuffer values_;
 };
 
 #ifdef BONFIRE_BENCH_GLOO

@@ -116,7 +116,7 @@ inline int be_small_rank() {
                                .name = "host of rank " + std::to_string(self.rank - self.local_rank)});
   auto by_hosts = comm::hierarchical_group(world, host);
   constexpr size_t kCount = (64 << 10) / sizeof(float);
-  comm::Buffer values = host->buffer(kCount * sizeof(float));
+  comm::GroupBuffer values = host->buffer(kCount * sizeof(float));
   std::fill_n(reinterpret_cast<float*>(values.get()), kCount, 0.0F);
   std::vector<double> times[2];  // flat, hierarchical
   for (int round = 0; round < 60; ++round)

@@ -100,7 +100,7 @@ class TrainingRank {
 
  private:
   std::map<std::string, std::function<void()>> work_;
-  comm::Buffer gradients_;
+  comm::GroupBuffer gradients_;
 };
 
 // Each rank on a processor of its own where there are enough.

@@ -19,7 +19,7 @@
 #include "bonfire/base/nearest.h"
 #include "bonfire/base/program_name.h"
 #include "bonfire/train/config.h"
-#include "bonfire/train/known_words.h"
+#include "bonfire/train/foreign_keys.h"
 
 namespace bonfire::tools {
 

@@ -29,16 +29,16 @@ int whole_number(int rank, size_t index) {
 // Room for three sets of values, made once for all checks.
 struct Room {
   Room(comm::Group& group, Memory memory, size_t bytes) {
-    for (comm::Buffer& place : places)
-      place = memory == Memory::buffer ? group.buffer(bytes) : comm::Buffer(new std::byte[bytes]);
+    for (comm::GroupBuffer& place : places)
+      place = memory == Memory::buffer ? group.buffer(bytes) : comm::GroupBuffer(new std::byte[bytes]);
   }
-  comm::Buffer places[3];
+  comm::GroupBuffer places[3];
 };
 
 // Elements of a dtype; numbers are put in and compared as double.
 class Numbers {
  public:
-  Numbers(const comm::Buffer& place, size_t count, DType dtype) : place_(place), count_(count), dtype_(dtype) {}
+  Numbers(const comm::GroupBuffer& place, size_t count, DType dtype) : place_(place), count_(count), dtype_(dtype) {}
   void* data() { return place_.get(); }
   Values values() { return {data(), count_, dtype_}; }
 
@@ -76,7 +76,7 @@ class Numbers {
       return static_cast<T>(number);
   }
 
-  comm::Buffer place_;
+  comm::GroupBuffer place_;
   size_t count_;
   DType dtype_;
 };
@@ -148,7 +148,7 @@ bool refused(const std::function<void()>& call) {
 }  // namespace
 
 void check_collectives(Rank& rank, Memory memory, bool large) {
-  size_t many = large ? 3'000'017 : 70'003;  // more than a chunk of comm/board.h
+  size_t many = large ? 3'000'017 : 70'003;  // more than a chunk of comm/control_block.h
   Room room(*rank.group, memory, many * static_cast<size_t>(rank.size()) * sizeof(float));
   auto check = [&](size_t count, DType dtype) {
     check_reductions(rank, room, count, dtype);
@@ -182,15 +182,15 @@ void check_equal_bits(Rank& rank) {
   }
 }
 
-void check_letters(Rank& rank) {
+void check_messages(Rank& rank) {
   if (rank.size() == 1) return;
   int next = (rank.rank() + 1) % rank.size(), before = (rank.rank() + rank.size() - 1) % rank.size();
   const size_t counts[] = {1, 0, 7, 40'000, 3, 20'001, 1};
-  auto letter = [](int from, size_t number, size_t i) { return from * 1000 + static_cast<int>(number * 17 + i % 100); };
+  auto element = [](int from, size_t number, size_t i) { return from * 1000 + static_cast<int>(number * 17 + i % 100); };
   auto send_all = [&] {
     for (size_t number = 0; number < std::size(counts); ++number) {
       std::vector<int> text(counts[number]);
-      for (size_t i = 0; i < text.size(); ++i) text[i] = letter(rank.rank(), number, i);
+      for (size_t i = 0; i < text.size(); ++i) text[i] = element(rank.rank(), number, i);
       rank.group->send({text.data(), text.size(), DType::i32}, next);
     }
   };
@@ -199,7 +199,7 @@ void check_letters(Rank& rank) {
       std::vector<int> text(counts[number]);
       rank.group->receive({text.data(), text.size(), DType::i32}, before);
       for (size_t i = 0; i < text.size(); ++i)
-        if (text[i] != letter(before, number, i)) require(false, fmt::format("letter {} is wrong at {}", number, i));
+        if (text[i] != element(before, number, i)) require(false, fmt::format("message {} is wrong at {}", number, i));
     }
   };
   if (rank.rank() % 2 == 0) send_all();
@@ -208,8 +208,8 @@ void check_letters(Rank& rank) {
   rank.group->barrier();
 }
 
-void check_letters_beside(Rank& rank) {
-  constexpr size_t kCount = 50'003;  // more than a mailbox of comm/board.h holds
+void check_messages_beside(Rank& rank) {
+  constexpr size_t kCount = 50'003;  // more than a mailbox of comm/control_block.h holds
   constexpr int kLetters = 5;
   std::vector<std::string> failures(2 * static_cast<size_t>(rank.size()));  // of each thread
   auto text = [](int from, int to, int number) {
@@ -218,7 +218,7 @@ void check_letters_beside(Rank& rank) {
     return numbers;
   };
   auto on_thread = [&](size_t place, const std::function<void(comm::Group&)>& body) {
-    return std::thread([&failures, place, body, group = rank.group->letters()] {
+    return std::thread([&failures, place, body, group = rank.group->for_messages()] {
       try {
         body(*group);
       } catch (const std::exception& error) {
@@ -232,22 +232,22 @@ void check_letters_beside(Rank& rank) {
     const auto place = 2 * static_cast<size_t>(peer);
     threads.push_back(on_thread(place, [&, peer](comm::Group& group) {
       for (int number = 0; number < kLetters; ++number) {
-        std::vector<int> letter(kCount + static_cast<size_t>(number));
-        group.receive({letter.data(), letter.size(), DType::i32}, peer);
-        require(letter == text(peer, rank.rank(), number), fmt::format("letter {} from {} is wrong", number, peer));
+        std::vector<int> message(kCount + static_cast<size_t>(number));
+        group.receive({message.data(), message.size(), DType::i32}, peer);
+        require(message == text(peer, rank.rank(), number), fmt::format("message {} from {} is wrong", number, peer));
       }
     }));
     threads.push_back(on_thread(place + 1, [&, peer](comm::Group& group) {
       for (int number = 0; number < kLetters; ++number) {
-        const std::vector<int> letter = text(rank.rank(), peer, number);
-        group.send({letter.data(), letter.size(), DType::i32}, peer);
+        const std::vector<int> message = text(rank.rank(), peer, number);
+        group.send({message.data(), message.size(), DType::i32}, peer);
       }
     }));
   }
   for (int i = 0; i < 20; ++i) {
     int64_t one = 1;
     rank.group->all_reduce({&one, 1, DType::i64}, Reduce::sum);
-    require(one == rank.size(), "a sum beside letters");
+    require(one == rank.size(), "a sum beside messages");
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::string& failure : failures) require(failure.empty(), failure);
@@ -259,7 +259,7 @@ void check_split(Rank& rank) {
   std::shared_ptr<comm::Group> half = rank.group->split(colour);
   require(half->rank() == rank.rank() / 2, "ranks of a split keep their order");
   require(half->size() == (rank.size() + 1 - colour) / 2, "size of a split");
-  comm::Buffer buffer = rank.group->buffer(sizeof(int64_t));
+  comm::GroupBuffer buffer = rank.group->buffer(sizeof(int64_t));
   auto* number = reinterpret_cast<int64_t*>(buffer.get());
   *number = rank.rank() + 1;
   half->all_reduce({number, 1, DType::i64}, Reduce::sum);
@@ -282,8 +282,8 @@ void check_refusals(Rank& rank) {
   require(refused([&] { group.all_reduce(all, Reduce::mean); }), "the mean of integers");
   require(refused([&] { group.reduce_scatter(all, {numbers.data(), 2, DType::i64}, Reduce::sum); }), "uneven parts");
   require(refused([&] { group.broadcast(all, group.size()); }), "a root that is none");
-  require(refused([&] { group.send(all, group.rank()); }), "a letter to itself");
-  require(refused([&] { group.receive(all, -1); }), "a letter from nobody");
+  require(refused([&] { group.send(all, group.rank()); }), "a message to itself");
+  require(refused([&] { group.receive(all, -1); }), "a message from nobody");
   require(refused([&] { group.all_gather({numbers.data(), 1, DType::f32}, all); }), "two dtypes");
   require(group.size() == 1 || refused([&] { group.all_to_all(all, all); }), "elements that cannot be shared equally");
   group.barrier();

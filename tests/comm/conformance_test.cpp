@@ -50,8 +50,8 @@ void keep_the_contract(const Case& one) {
       check_collectives(rank, Memory::own, stress_rounds() > 0);
       if (one.backend == Backend::shm) check_collectives(rank, Memory::buffer, stress_rounds() > 0);
       check_equal_bits(rank);
-      check_letters(rank);
-      check_letters_beside(rank);
+      check_messages(rank);
+      check_messages_beside(rank);
       check_split(rank);
       check_refusals(rank);
     }));

@@ -17,7 +17,7 @@ namespace {
 
 using bonfire::testing::ScratchFolder;
 
-const WordPiece& letters() {
+const WordPiece& for_messages() {
   static const WordPiece kPieces({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e"}, "letters");
   return kPieces;
 }
@@ -37,20 +37,20 @@ std::string words(const Array& array, const WordPiece& pieces) {
 
 TEST(Text, PacksLinesIntoFullSequences) {
   ScratchFolder folder;
-  auto text = load_text(folder.put("train.txt", "a b\n\nc d e\r\nx"), letters(), 6);
+  auto text = load_text(folder.put("train.txt", "a b\n\nc d e\r\nx"), for_messages(), 6);
   ASSERT_EQ(text->size(), 3);  // a b [SEP] c | d e [SEP] [UNK] | and the last reaches back
-  EXPECT_EQ(words(text->get(0).input, letters()), "[CLS] a b [SEP] c [SEP] ");
-  EXPECT_EQ(words(text->get(1).input, letters()), "[CLS] d e [SEP] [UNK] [SEP] ");
-  EXPECT_EQ(words(text->get(2).input, letters()), "[CLS] e [SEP] [UNK] [SEP] [SEP] ");
+  EXPECT_EQ(words(text->get(0).input, for_messages()), "[CLS] a b [SEP] c [SEP] ");
+  EXPECT_EQ(words(text->get(1).input, for_messages()), "[CLS] d e [SEP] [UNK] [SEP] ");
+  EXPECT_EQ(words(text->get(2).input, for_messages()), "[CLS] e [SEP] [UNK] [SEP] [SEP] ");
   EXPECT_EQ(values(text->get(0).label), std::vector<int64_t>(6, kNotATarget));
 }
 
 TEST(Text, BadFilesAreNamed) {
   ScratchFolder folder;
-  EXPECT_ERROR(load_text(folder / "absent.txt", letters(), 8), DataError, "absent.txt");
-  EXPECT_ERROR(load_text(folder.put("short.txt", "a b\n"), letters(), 8), DataError,
+  EXPECT_ERROR(load_text(folder / "absent.txt", for_messages(), 8), DataError, "absent.txt");
+  EXPECT_ERROR(load_text(folder.put("short.txt", "a b\n"), for_messages(), 8), DataError,
                "short.txt has 3 tokens, expected at least 6 for one sequence; use a smaller seq_length");
-  EXPECT_ERROR(load_text(folder.put("latin.txt", "a b\ncaf\xe9\n"), letters(), 8), DataError,
+  EXPECT_ERROR(load_text(folder.put("latin.txt", "a b\ncaf\xe9\n"), for_messages(), 8), DataError,
                "latin.txt: line 2 is not UTF-8 at its byte 4; convert the file");
 }
 
@@ -62,12 +62,12 @@ std::shared_ptr<Text> long_text() {
     for (int k = 0; k < 39; ++k) line += std::string(1, static_cast<char>('a' + (i + k * k) % 5)) + " ";
     lines.push_back(line);
   }
-  return text_of_lines(lines, letters(), 42, "test");
+  return text_of_lines(lines, for_messages(), 42, "test");
 }
 
 TEST(MaskTokens, ChoosesFifteenPercentOfTheWordsInThreeWays) {
   auto text = long_text();
-  Transform mask = mask_tokens(letters(), {.every_epoch = true});
+  Transform mask = mask_tokens(for_messages(), {.every_epoch = true});
   int64_t masked = 0, random = 0, kept = 0;
   std::set<int64_t> drawn;
   for (int64_t i = 0; i < text->size(); ++i) {
@@ -83,7 +83,7 @@ TEST(MaskTokens, ChoosesFifteenPercentOfTheWordsInThreeWays) {
       ++targets;
       EXPECT_EQ(target[k], before[k]);
       EXPECT_GE(before[k], 5) << "[CLS] or [SEP] was chosen";
-      if (after[k] == letters().mask())
+      if (after[k] == for_messages().mask())
         ++masked;
       else if (after[k] == before[k])
         ++kept;
@@ -103,7 +103,7 @@ TEST(MaskTokens, IsAFunctionOfSeedEpochAndIndex) {
   auto text = long_text();
   auto masked = [&](bool every_epoch, uint64_t seed, int64_t epoch, int64_t index) {
     Sample sample = text->get(index);
-    mask_tokens(letters(), {.every_epoch = every_epoch})(sample, {seed, epoch, index});
+    mask_tokens(for_messages(), {.every_epoch = every_epoch})(sample, {seed, epoch, index});
     return std::pair(values(sample.input), values(sample.label));
   };
   EXPECT_EQ(masked(true, 1, 3, 5), masked(true, 1, 3, 5));
@@ -114,15 +114,15 @@ TEST(MaskTokens, IsAFunctionOfSeedEpochAndIndex) {
 }
 
 TEST(MaskTokens, OneWordAtLeastIsATarget) {
-  auto text = text_of_lines(std::vector<std::string>{"a"}, letters(), 4, "test");
+  auto text = text_of_lines(std::vector<std::string>{"a"}, for_messages(), 4, "test");
   Sample sample = text->get(0);
-  mask_tokens(letters())(sample, {1, 0, 0});
+  mask_tokens(for_messages())(sample, {1, 0, 0});
   EXPECT_EQ(values(sample.label), (std::vector<int64_t>{kNotATarget, 5, kNotATarget, kNotATarget}));
 }
 
 TEST(MaskTokens, ComesThroughTheLoader) {
   DataLoader loader(long_text(),
-                    {.batch_size = 8, .shuffle = true, .num_workers = 2, .transform = mask_tokens(letters())});
+                    {.batch_size = 8, .shuffle = true, .num_workers = 2, .transform = mask_tokens(for_messages())});
   Batch batch = loader.next();
   EXPECT_EQ(batch.input.shape(), (Shape{8, 42}));
   EXPECT_EQ(batch.label.shape(), (Shape{8, 42}));

@@ -62,7 +62,7 @@ TEST(Strangers, ThatConnectInMassesDoNotKeepAJobFromStartingAgain) {
   EXPECT_EQ(count(job.output(), "] met 2 on 1 machines"), 4u) << job.output();
 }
 
-// It calls first wherever it can: the store's port, those of Gloo's connections, the lifelines'.
+// It calls first wherever it can: the store's port, those of Gloo's connections, those that watch links.
 TEST(Strangers, ThatCallEveryPortFirstDoNotStopAJob) {
   if (::geteuid() != 0 || !comm::has_gloo()) GTEST_SKIP() << "root, who makes network namespaces, and Gloo are needed";
   const TwoHosts hosts;

@@ -34,11 +34,11 @@ class Counting final : public comm::Group {
   void send(comm::ConstValues values, int to) override { group_->send(values, to); }
   void receive(comm::Values values, int from) override { group_->receive(values, from); }
   void barrier() override { group_->barrier(); }
-  comm::Buffer buffer(size_t bytes) override { return group_->buffer(bytes); }
+  comm::GroupBuffer buffer(size_t bytes) override { return group_->buffer(bytes); }
   std::shared_ptr<comm::Group> split(int colour) override {
     return std::make_shared<Counting>(group_->split(colour), reductions_);
   }
-  std::shared_ptr<comm::Group> letters() override { return group_->letters(); }
+  std::shared_ptr<comm::Group> for_messages() override { return group_->for_messages(); }
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/known_words.h"
+#include "bonfire/train/foreign_keys.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
@@ -163,7 +163,7 @@ TEST(ConfigErrors, KnowWhatOtherProgramsCallAKey) {
   std::set<std::string> keys;
   for (const auto& [key, values] : config_keys()) keys.insert(key);
   std::set<std::string_view> seen;
-  for (const auto& [theirs, ours] : words_of_others()) {
+  for (const auto& [theirs, ours] : foreign_keys()) {
     EXPECT_FALSE(keys.contains(std::string(theirs))) << theirs << " is a key";
     EXPECT_TRUE(keys.contains(std::string(ours))) << ours << " is no key";
     EXPECT_TRUE(seen.insert(theirs).second) << theirs << " is there twice";

@@ -28,7 +28,7 @@ void AxisGroups::change(Axis axis, Along other) {
   auto made = std::make_shared<const Along>(std::move(other));
   std::lock_guard lock(mutex_);
   axes_[axis] = std::move(made);
-  std::erase_if(letters_, [&](const auto& entry) { return entry.first.axis == axis; });
+  std::erase_if(for_messages_, [&](const auto& entry) { return entry.first.axis == axis; });
 }
 
 std::shared_ptr<const AxisGroups::Along> AxisGroups::along(Axis axis) const {
@@ -39,11 +39,11 @@ std::shared_ptr<const AxisGroups::Along> AxisGroups::along(Axis axis) const {
   return found->second;
 }
 
-std::shared_ptr<Group> AxisGroups::letters(const Line& line) {
+std::shared_ptr<Group> AxisGroups::for_messages(const Line& line) {
   const std::shared_ptr<const Along> axis = along(line.axis);
   std::lock_guard lock(mutex_);
-  std::shared_ptr<Group>& own = letters_[line];
-  if (own == nullptr) own = axis->group().letters();
+  std::shared_ptr<Group>& own = for_messages_[line];
+  if (own == nullptr) own = axis->group().for_messages();
   return own;
 }
 
@@ -52,7 +52,7 @@ void AxisGroups::post(Outbox& outbox, const Line& line, std::function<void(Group
     std::lock_guard lock(under_way_->mutex);
     ++under_way_->messages;
   }
-  outbox.post(line, [message = std::move(message), group = letters(line), under_way = under_way_] {
+  outbox.post(line, [message = std::move(message), group = for_messages(line), under_way = under_way_] {
     std::exception_ptr failure;
     try {
       message(*group);

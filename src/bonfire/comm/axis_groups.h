@@ -8,7 +8,7 @@
 //
 // The groups belong to the steps: only the threads of the queues' lines (kernel/kernel.h) call them. Collectives of one
 // communicator run in order, those of two may run at the same time. Each peer and direction has a group of its own for
-// messages (Group::letters), so that a message waits for none but those before it on its way.
+// messages (Group::for_messages), so that a message waits for none but those before it on its way.
 
 #include <atomic>
 #include <chrono>
@@ -38,7 +38,7 @@ class ValueNames {
 class AxisGroups final : public StepGroups {
  public:
   struct Memory {
-    Buffer buffer;  // of the group that the communicators were split from
+    GroupBuffer buffer;  // of the group that the communicators were split from
     size_t bytes = 0;
   };
   // Of the ranks that differ along one axis alone.
@@ -60,9 +60,9 @@ class AxisGroups final : public StepGroups {
   const std::shared_ptr<ValueNames>& names() const { return names_; }
 
   // For the messages of a line, which sends or receives.
-  std::shared_ptr<Group> letters(const Line& line);
+  std::shared_ptr<Group> for_messages(const Line& line);
   // Posts what sends a message, which is under way until it returns.
-  void post(Outbox& outbox, const Line& line, std::function<void(Group& letters)> message);
+  void post(Outbox& outbox, const Line& line, std::function<void(Group& group)> message);
   // From now on a message that fails fails no launch: give_up_messages() counts it.
   void begin_leaving();
   // How many messages nobody has received. Those that are still under way after that time are given up.
@@ -81,7 +81,7 @@ class AxisGroups final : public StepGroups {
 
   mutable std::mutex mutex_;
   std::map<Axis, std::shared_ptr<const Along>> axes_;
-  std::map<Line, std::shared_ptr<Group>> letters_;
+  std::map<Line, std::shared_ptr<Group>> for_messages_;
   std::shared_ptr<ValueNames> names_ = std::make_shared<ValueNames>();
   std::shared_ptr<UnderWay> under_way_ = std::make_shared<UnderWay>();
 };

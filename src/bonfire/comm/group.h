@@ -1,12 +1,12 @@
 #pragma once
 // Group: ranks 0 .. size-1 of one job (processes, or threads of one process) that move and reduce numbers together.
 //
-//   comm::Buffer gradients = group->buffer(bytes);                    // where reducing costs least
+//   comm::GroupBuffer gradients = group->buffer(bytes);                    // where reducing costs least
 //   group->all_reduce({gradients.get(), count, DType::f32}, comm::Reduce::mean);
 //
 // The contract, which tests/comm/conformance_test.cpp holds every backend to:
 // - Every rank calls the same collectives in the same order with the same dtype and count. Any count from 0 is right.
-// - Only one thread of a rank calls at a time (but see letters()). A call returns when this rank's part of the result
+// - Only one thread of a rank calls at a time (but see for_messages()). A call returns when this rank's part of the result
 // is there.
 // - The order of summation is fixed by backend and size: all ranks get the same bits, on every run.
 // - bf16 and f16 are summed in f32 and rounded once. Reduce::mean of integers is a ConfigError.
@@ -49,7 +49,7 @@ struct ConstValues {
 };
 
 // Memory made by Group::buffer(); zeros at first.
-using Buffer = std::shared_ptr<std::byte[]>;
+using GroupBuffer = std::shared_ptr<std::byte[]>;
 
 // How a process joins a group of processes: who it is, and the store where it finds its peers.
 struct Membership {
@@ -77,14 +77,14 @@ class Group {
 
   // A collective call: memory that lives as long as the handle. What lies in it is reduced without being copied where
   // the backend can (shared memory inside a host).
-  virtual Buffer buffer(size_t bytes) = 0;
+  virtual GroupBuffer buffer(size_t bytes) = 0;
   // A collective call: ranks that give the same colour become a group, ordered by their rank here. It knows the buffers
   // of this one, and may be used by another thread meanwhile, but for buffer() and split().
   virtual std::shared_ptr<Group> split(int colour) = 0;
   // No collective call: the same ranks for another thread, which only sends to one of them, or only receives from one,
-  // while other threads call what they like. The letters of a pair of ranks have one order in each direction, whichever
+  // while other threads call what they like. The messages of a pair of ranks have one order in each direction, whichever
   // of these groups they go through.
-  virtual std::shared_ptr<Group> letters() = 0;
+  virtual std::shared_ptr<Group> for_messages() = 0;
   // From any thread: this rank's calls in progress and later ones fail with `reason`, and so do its peers' soon after.
   virtual void abort(const std::string& reason) = 0;
 

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kBetweenBeats = 1s;
 constexpr auto kAnswer = 3s;  // a store that has not answered by then is asked again
-constexpr auto kSlack = 1s;   // a host that is lost is noticed by its lifeline first, which knows more
+constexpr auto kSlack = 1s;   // a host that is lost is noticed by its link's monitor first, which knows more
 constexpr auto kHeldUp = 2s;  // a beat that comes so late: this process was frozen itself
 constexpr auto kFarewell = 1s;
 
@@ -43,7 +43,7 @@ Heartbeat::Heartbeat(const Rendezvous& job)
       self_{.rank = job.environment.rank, .name = process_name(job.environment.rank), .host = job.environment.host},
       heard_(Clock::now()),
       thread_([this](const std::stop_token& stop) { run(stop); }),
-      lifelines_(job, [this](const std::string& why) { raise(why); }) {}
+      links_(job, [this](const std::string& why) { raise(why); }) {}
 
 Heartbeat::~Heartbeat() {
   thread_ = {};

@@ -5,9 +5,9 @@
 //   heartbeat.on_loss([group](const std::string& why) { group->abort(why); });
 //
 // A thread tells the store every second that this process lives. The store's server tells everyone in its answers who
-// has been silent for too long (comm/vigil.h). So each rank costs one small message a second, whatever the backend is
+// has been silent for too long (comm/heartbeat_monitor.h). So each rank costs one small message a second, whatever the backend is
 // and however many hosts there are; and a rank that computes for long, or waits, is not taken for a frozen one. Links
-// between hosts that are cut are noticed too (comm/lifelines.h).
+// between hosts that are cut are noticed too (comm/link_monitor.h).
 
 #include <condition_variable>
 #include <functional>
@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "bonfire/comm/lifelines.h"
+#include "bonfire/comm/link_monitor.h"
 #include "bonfire/comm/progress.h"
 #include "bonfire/comm/rendezvous.h"
 
@@ -53,7 +53,7 @@ class Heartbeat {
   std::string loss_;
   std::chrono::steady_clock::time_point heard_;  // when the store last answered
   std::jthread thread_;
-  Lifelines lifelines_;
+  LinkMonitor links_;
 };
 
 }  // namespace bonfire::comm

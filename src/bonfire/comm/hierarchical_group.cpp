@@ -57,7 +57,7 @@ class HierarchicalGroup final : public Group {
   void receive(Values values, int from) override { levels_.world->receive(values, from); }
   void barrier() override { levels_.world->barrier(); }
 
-  Buffer buffer(size_t bytes) override {
+  GroupBuffer buffer(size_t bytes) override {
     return guarded([&] { return levels_.host->buffer(bytes); });
   }
 
@@ -69,7 +69,7 @@ class HierarchicalGroup final : public Group {
     });
   }
 
-  std::shared_ptr<Group> letters() override { return levels_.world->letters(); }
+  std::shared_ptr<Group> for_messages() override { return levels_.world->for_messages(); }
 
   void abort(const std::string& reason) override {
     for (Group* group : {levels_.host.get(), levels_.across.get(), levels_.world.get()}) group->abort(reason);

@@ -56,19 +56,19 @@ std::chrono::nanoseconds spin_for(int size) {
   return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(50) : std::chrono::microseconds(0);
 }
 
-MemoryGroup::MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
+MemoryGroup::MemoryGroup(ControlBlock block, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
                          std::shared_ptr<Progress> progress)
     : Group(std::move(progress)),
-      board_(std::move(board)),
+      block_(std::move(block)),
       neighbours_(std::move(neighbours)),
       members_(std::move(members)),
       options_(options),
       watch_([this] { return trouble(); }),
       patience_(options.spin),
-      notice_(board_.name(board_.rank())) {}
+      notice_(block_.name(block_.rank())) {}
 
 MemoryGroup::~MemoryGroup() {
-  if (!options_.only_letters) board_.seat(rank()).left.store(1, std::memory_order_release);
+  if (!options_.only_messages) block_.state(rank()).left.store(1, std::memory_order_release);
 }
 
 // Runs the body of a call; what fails in it is the end of the group, here and for the peers.
@@ -76,7 +76,7 @@ template <class Body>
 void MemoryGroup::guarded(Operation operation, const Body& body) {
   {
     std::lock_guard lock(mutex_);
-    if (!error_ && board_.aborted()) error_ = abort_error(operation);
+    if (!error_ && block_.aborted()) error_ = abort_error(operation);
     if (error_) std::rethrow_exception(error_);
   }
   operation_ = operation;
@@ -84,12 +84,12 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
   const auto now = std::chrono::steady_clock::now();
   deadline_ = now + options_.timeout;
   notice_.begin(now);
-  // Letters are not numbered: their ranks make them alone.
+  // Messages are not numbered: their ranks make them alone.
   if (operation != Operation::send && operation != Operation::receive) ++number_;
-  if (!options_.only_letters) {  // the seat shows the group's calls, which are made by another thread
+  if (!options_.only_messages) {  // the state shows the group's calls, which are made by another thread
     progress()->call.store(name_of(operation).data(), std::memory_order_relaxed);
-    board_.seat(rank()).step.store(progress()->step, std::memory_order_relaxed);
-    board_.seat(rank()).last.store(number_ << 8 | static_cast<uint64_t>(operation), std::memory_order_release);
+    block_.state(rank()).step.store(progress()->step, std::memory_order_relaxed);
+    block_.state(rank()).last.store(number_ << 8 | static_cast<uint64_t>(operation), std::memory_order_release);
   }
   try {
     body();
@@ -98,29 +98,29 @@ void MemoryGroup::guarded(Operation operation, const Body& body) {
       std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
     }
-    board_.abort(fmt::format("{} gave up: {}", board_.name(rank()), reason_of(std::current_exception())));
+    block_.abort(fmt::format("{} gave up: {}", block_.name(rank()), reason_of(std::current_exception())));
     throw;
   }
 }
 
 std::exception_ptr MemoryGroup::abort_error(Operation operation) {
-  return error_of<CommError>(fmt::format("[{}] {}", name_of(operation), board_.abort_reason()));
+  return error_of<CommError>(fmt::format("[{}] {}", name_of(operation), block_.abort_reason()));
 }
 
 // What the watch of every wait asks for.
 std::exception_ptr MemoryGroup::trouble() {
-  if (board_.aborted()) return abort_error(operation_);
+  if (block_.aborted()) return abort_error(operation_);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    bool left = board_.seat(peer).left.load(std::memory_order_acquire) != 0;
+    bool left = block_.state(peer).left.load(std::memory_order_acquire) != 0;
     bool awaited = partner_ < 0 || partner_ == peer;
     const char* how = left ? "has left the group" : "is gone: its process has ended";
     if (left ? !awaited : !neighbours_->gone(members_[static_cast<size_t>(peer)])) continue;
     // It may have left because the group was aborted since the look above, and that says more.
-    if (left && board_.aborted()) return abort_error(operation_);
-    if (left && board_.aborting()) continue;
+    if (left && block_.aborted()) return abort_error(operation_);
+    if (left && block_.aborting()) continue;
     return error_of<CommError>(fmt::format("[{}] {} {}; the last it began was {}", name_of(operation_),
-                                           board_.name(peer), how, board_.last_of(peer, number_)));
+                                           block_.name(peer), how, block_.last_of(peer, number_)));
   }
   if (progress()->step.load(std::memory_order_relaxed) == 0)
     notice_.look([&] { return fmt::format("{} ({})", late_ranks(), name_of(operation_)); });
@@ -132,34 +132,34 @@ std::exception_ptr MemoryGroup::trouble() {
 std::string MemoryGroup::late_ranks() const {
   std::string names;
   for (int peer = 0; peer < size(); ++peer) {
-    uint64_t last = board_.seat(peer).last.load(std::memory_order_acquire);
+    uint64_t last = block_.state(peer).last.load(std::memory_order_acquire);
     bool late = partner_ < 0 ? last >> 8 < number_ : peer == partner_;
     if (!late) continue;
-    names += fmt::format("{}{}, which last began {}", names.empty() ? "" : "; ", board_.name(peer),
-                         board_.last_of(peer, number_));
+    names += fmt::format("{}{}, which last began {}", names.empty() ? "" : "; ", block_.name(peer),
+                         block_.last_of(peer, number_));
   }
   return names.empty() ? "a rank that is in the same call" : names;
 }
 
-void MemoryGroup::meet() { board_.barrier(patience_, watch_); }
+void MemoryGroup::meet() { block_.barrier(patience_, watch_); }
 
 // Tells the peers what is called here and compares it with what they call.
 void MemoryGroup::begin(const Call& call, ConstValues mine) {
-  Call& told = board_.seat(rank()).calls[number_ % 2];
+  Call& told = block_.state(rank()).calls[number_ % 2];
   told = call;
-  told.location = neighbours_->locate(mine.data, mine.bytes(), members_);
+  told.address = neighbours_->locate(mine.data, mine.bytes(), members_);
   meet();
   for (int peer = 0; peer < size(); ++peer)
     if (!call_of(peer).same_as(call))
       throw_error<CommError>("[{}] {} calls {}, but {} calls {}: all ranks must make the same calls in the same order",
-                             name_of(call.operation), board_.name(rank()), call.text(), board_.name(peer),
+                             name_of(call.operation), block_.name(rank()), call.text(), block_.name(peer),
                              call_of(peer).text());
 }
 
 bool MemoryGroup::all_located(const Call& call) const {
   for (int peer = 0; peer < size(); ++peer) {
     bool shows = call.operation != Operation::broadcast || peer == call.root;
-    if (shows && call_of(peer).location.buffer == 0) return false;
+    if (shows && call_of(peer).address.buffer == 0) return false;
   }
   return true;
 }
@@ -174,17 +174,17 @@ void MemoryGroup::show(const Call& call, ConstValues mine, const Visit& visit) {
     for (int peer = 0; peer < size(); ++peer)
       if (call.operation != Operation::broadcast || peer == call.root)
         pieces[static_cast<size_t>(peer)] =
-            neighbours_->find(members_[static_cast<size_t>(peer)], call_of(peer).location);
+            neighbours_->find(members_[static_cast<size_t>(peer)], call_of(peer).address);
     if (total > 0) visit(pieces, 0, total);
     meet();
     return;
   }
-  for (size_t begin = 0; begin < total; begin += Board::kChunk, ++chunk_) {
-    size_t bytes = std::min(Board::kChunk, total - begin);
+  for (size_t begin = 0; begin < total; begin += ControlBlock::kChunk, ++chunk_) {
+    size_t bytes = std::min(ControlBlock::kChunk, total - begin);
     if (call.operation != Operation::broadcast || rank() == call.root)
-      copy_bytes(board_.stage(rank(), chunk_), data_of(mine) + begin, bytes);
+      copy_bytes(block_.stage(rank(), chunk_), data_of(mine) + begin, bytes);
     meet();
-    for (int peer = 0; peer < size(); ++peer) pieces[static_cast<size_t>(peer)] = board_.stage(peer, chunk_);
+    for (int peer = 0; peer < size(); ++peer) pieces[static_cast<size_t>(peer)] = block_.stage(peer, chunk_);
     visit(pieces, begin, bytes);
   }
 }
@@ -206,7 +206,7 @@ void MemoryGroup::reduce_in_place(Values values, Reduce reduce) {
   std::vector<void*> shares(static_cast<size_t>(size()));
   for (int peer = 0; peer < size(); ++peer)
     shares[static_cast<size_t>(peer)] =
-        neighbours_->find(members_[static_cast<size_t>(peer)], call_of(peer).location) + share.begin;
+        neighbours_->find(members_[static_cast<size_t>(peer)], call_of(peer).address) + share.begin;
   if (share.bytes() > 0)
     reduce_values({shares.data(), shares.size()}, shares, share.bytes() / size_of(values.dtype), values.dtype,
                   {reduce, size()});
@@ -218,27 +218,27 @@ void MemoryGroup::reduce_staged(Values values, Reduce reduce) {
   size_t total = values.bytes();
   std::byte* data = data_of(values);
   auto copy_out = [&](size_t begin, uint64_t chunk) {
-    size_t bytes = std::min(Board::kChunk, total - begin);
+    size_t bytes = std::min(ControlBlock::kChunk, total - begin);
     for (int peer = 0; peer < size(); ++peer) {
       ByteRange share = byte_share(bytes, peer, size());
-      copy_bytes(data + begin + share.begin, board_.stage(peer, chunk) + share.begin, share.bytes());
+      copy_bytes(data + begin + share.begin, block_.stage(peer, chunk) + share.begin, share.bytes());
     }
   };
   std::vector<const void*> shares(static_cast<size_t>(size()));
-  for (size_t begin = 0; begin < total; begin += Board::kChunk, ++chunk_) {
-    size_t bytes = std::min(Board::kChunk, total - begin);
-    copy_bytes(board_.stage(rank(), chunk_), data + begin, bytes);
+  for (size_t begin = 0; begin < total; begin += ControlBlock::kChunk, ++chunk_) {
+    size_t bytes = std::min(ControlBlock::kChunk, total - begin);
+    copy_bytes(block_.stage(rank(), chunk_), data + begin, bytes);
     meet();
     ByteRange share = byte_share(bytes, rank(), size());
     for (int peer = 0; peer < size(); ++peer)
-      shares[static_cast<size_t>(peer)] = board_.stage(peer, chunk_) + share.begin;
-    void* result = board_.stage(rank(), chunk_) + share.begin;
+      shares[static_cast<size_t>(peer)] = block_.stage(peer, chunk_) + share.begin;
+    void* result = block_.stage(rank(), chunk_) + share.begin;
     reduce_values(shares, {&result, 1}, share.bytes() / size_of(values.dtype), values.dtype, {reduce, size()});
-    if (begin > 0) copy_out(begin - Board::kChunk, chunk_ - 1);
+    if (begin > 0) copy_out(begin - ControlBlock::kChunk, chunk_ - 1);
   }
   if (total == 0) return;
   meet();
-  copy_out((total - 1) / Board::kChunk * Board::kChunk, chunk_ - 1);
+  copy_out((total - 1) / ControlBlock::kChunk * ControlBlock::kChunk, chunk_ - 1);
 }
 
 void MemoryGroup::broadcast(Values values, int root) {
@@ -298,8 +298,8 @@ void MemoryGroup::barrier() {
   guarded(Operation::barrier, [&] { begin({.operation = Operation::barrier}, {}); });
 }
 
-// A letter: its length in 8 bytes, then its bytes, as far as there is room in the ring at a time.
-void MemoryGroup::put_letter(Mailbox& box, const std::byte* data, size_t bytes) {
+// A message: its length in 8 bytes, then its bytes, as far as there is room in the ring at a time.
+void MemoryGroup::put_message(Mailbox& box, const std::byte* data, size_t bytes) {
   uint32_t written = box.written.value.load(std::memory_order_relaxed), read = read_word(box.read);
   while (bytes > 0) {
     if (written - read == Mailbox::kBytes) read = wait_for_change(box.read, read, patience_, watch_);
@@ -312,7 +312,7 @@ void MemoryGroup::put_letter(Mailbox& box, const std::byte* data, size_t bytes) 
   }
 }
 
-void MemoryGroup::take_letter(Mailbox& box, std::byte* data, size_t bytes) {
+void MemoryGroup::take_message(Mailbox& box, std::byte* data, size_t bytes) {
   uint32_t read = box.read.value.load(std::memory_order_relaxed), written = read_word(box.written);
   while (bytes > 0) {
     if (written == read) written = wait_for_change(box.written, written, patience_, watch_);
@@ -329,10 +329,10 @@ void MemoryGroup::send(ConstValues values, int to) {
   check_peer("send", to, rank(), size());
   guarded(Operation::send, [&] {
     partner_ = to;
-    Mailbox& box = board_.mailbox(rank(), to);
+    Mailbox& box = block_.mailbox(rank(), to);
     uint64_t length = values.bytes();
-    put_letter(box, reinterpret_cast<const std::byte*>(&length), sizeof length);
-    put_letter(box, data_of(values), values.bytes());
+    put_message(box, reinterpret_cast<const std::byte*>(&length), sizeof length);
+    put_message(box, data_of(values), values.bytes());
   });
 }
 
@@ -340,18 +340,18 @@ void MemoryGroup::receive(Values values, int from) {
   check_peer("receive", from, rank(), size());
   guarded(Operation::receive, [&] {
     partner_ = from;
-    Mailbox& box = board_.mailbox(from, rank());
+    Mailbox& box = block_.mailbox(from, rank());
     uint64_t length = 0;
-    take_letter(box, reinterpret_cast<std::byte*>(&length), sizeof length);
+    take_message(box, reinterpret_cast<std::byte*>(&length), sizeof length);
     if (length != values.bytes())
-      throw_error<CommError>("[receive] {} sent {} bytes, expected {} ({} {})", board_.name(from), length,
+      throw_error<CommError>("[receive] {} sent {} bytes, expected {} ({} {})", block_.name(from), length,
                              values.bytes(), values.count, name_of(values.dtype));
-    take_letter(box, data_of(values), values.bytes());
+    take_message(box, data_of(values), values.bytes());
   });
 }
 
-Buffer MemoryGroup::buffer(size_t bytes) {
-  Buffer made;
+GroupBuffer MemoryGroup::buffer(size_t bytes) {
+  GroupBuffer made;
   guarded(Operation::buffer, [&] {
     begin({.operation = Operation::buffer, .count = bytes}, {});
     made = neighbours_->buffer(bytes, *this);
@@ -373,20 +373,20 @@ std::shared_ptr<Group> MemoryGroup::split(int colour) {
   std::shared_ptr<Group> part;
   guarded(Operation::split, [&] {
     begin({.operation = Operation::split}, {});
-    Board board(neighbours_->share(Board::bytes(count), members, *this), mine, count, board_.name(rank()));
-    part = std::make_shared<MemoryGroup>(std::move(board), neighbours_, std::move(members), options_, progress());
+    ControlBlock block(neighbours_->share(ControlBlock::bytes(count), members, *this), mine, count, block_.name(rank()));
+    part = std::make_shared<MemoryGroup>(std::move(block), neighbours_, std::move(members), options_, progress());
   });
   return part;
 }
 
-std::shared_ptr<Group> MemoryGroup::letters() {
+std::shared_ptr<Group> MemoryGroup::for_messages() {
   Options options = options_;
-  options.only_letters = true;
-  return std::make_shared<MemoryGroup>(board_, neighbours_, members_, options, progress());
+  options.only_messages = true;
+  return std::make_shared<MemoryGroup>(block_, neighbours_, members_, options, progress());
 }
 
 void MemoryGroup::abort(const std::string& reason) {
-  board_.abort(fmt::format("aborted by {}: {}", board_.name(rank()), reason));
+  block_.abort(fmt::format("aborted by {}: {}", block_.name(rank()), reason));
 }
 
 }  // namespace bonfire::comm

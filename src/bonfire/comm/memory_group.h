@@ -1,8 +1,8 @@
 #pragma once
 // Group over memory that all ranks see: the collectives of comm/local (threads) and comm/shm (processes of a host).
 //
-// Ranks never send to each other; they read and write each other's memory between barriers (comm/board.h).
-// - An all-reduce of values that all ranks see (a Buffer of this group, or of the group it was split from) is done in
+// Ranks never send to each other; they read and write each other's memory between barriers (comm/control_block.h).
+// - An all-reduce of values that all ranks see (a GroupBuffer of this group, or of the group it was split from) is done in
 //   place: rank r combines the r-th share of everyone's values and writes the result back to everyone, so each byte is
 //   read once and written once, and nothing is copied. One barrier before (all values are there), one after (all
 //   shares are done: nobody writes a bucket that a peer still reads).
@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "bonfire/comm/board.h"
+#include "bonfire/comm/control_block.h"
 #include "bonfire/comm/group.h"
 #include "bonfire/comm/wait_notice.h"
 
@@ -36,10 +36,10 @@ class Neighbours {
   // Called by all ranks of `group`, each with the members it will share memory with: zeros, the same for all members.
   virtual std::shared_ptr<std::byte> share(size_t bytes, std::span<const int> members, MemoryGroup& group) = 0;
   // Where memory of `bytes` lies for the members; buffer 0 when not all of them can see it.
-  virtual Location locate(const void* data, size_t bytes, std::span<const int> members) = 0;
-  virtual std::byte* find(int rank, Location location) = 0;
+  virtual SharedAddress locate(const void* data, size_t bytes, std::span<const int> members) = 0;
+  virtual std::byte* find(int rank, SharedAddress address) = 0;
   // Called by all ranks of `group`: one part of `bytes` for each.
-  virtual Buffer buffer(size_t bytes, MemoryGroup& group) = 0;
+  virtual GroupBuffer buffer(size_t bytes, MemoryGroup& group) = 0;
 };
 
 // How long a wait of `size` ranks on this host may spin: not at all where they must share cores.
@@ -50,14 +50,14 @@ class MemoryGroup : public Group {
   struct Options {
     std::chrono::milliseconds timeout;
     std::chrono::nanoseconds spin;  // before a wait sleeps, at most
-    bool only_letters = false;      // beside the group that the board belongs to
+    bool only_messages = false;      // beside the group that the control block belongs to
   };
-  MemoryGroup(Board board, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
+  MemoryGroup(ControlBlock block, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
               std::shared_ptr<Progress> progress = std::make_shared<Progress>());
   ~MemoryGroup() override;
 
-  int rank() const override { return board_.rank(); }
-  int size() const override { return board_.size(); }
+  int rank() const override { return block_.rank(); }
+  int size() const override { return block_.size(); }
   void all_reduce(Values values, Reduce reduce) override;
   void broadcast(Values values, int root) override;
   void all_gather(ConstValues mine, Values all) override;
@@ -66,9 +66,9 @@ class MemoryGroup : public Group {
   void send(ConstValues values, int to) override;
   void receive(Values values, int from) override;
   void barrier() override;
-  Buffer buffer(size_t bytes) override;
+  GroupBuffer buffer(size_t bytes) override;
   std::shared_ptr<Group> split(int colour) override;
-  std::shared_ptr<Group> letters() override;
+  std::shared_ptr<Group> for_messages() override;
   void abort(const std::string& reason) override;
 
   // For Neighbours::share and buffer.
@@ -86,14 +86,14 @@ class MemoryGroup : public Group {
   void show(const Call& call, ConstValues mine, const Visit& visit);
   void reduce_in_place(Values values, Reduce reduce);
   void reduce_staged(Values values, Reduce reduce);
-  void put_letter(Mailbox& box, const std::byte* data, size_t bytes);
-  void take_letter(Mailbox& box, std::byte* data, size_t bytes);
+  void put_message(Mailbox& box, const std::byte* data, size_t bytes);
+  void take_message(Mailbox& box, std::byte* data, size_t bytes);
   bool all_located(const Call& call) const;
-  const Call& call_of(int rank) const { return board_.seat(rank).calls[number_ % 2]; }
+  const Call& call_of(int rank) const { return block_.state(rank).calls[number_ % 2]; }
   std::exception_ptr abort_error(Operation operation);
   std::string late_ranks() const;  // with what they last began
 
-  Board board_;
+  ControlBlock block_;
   std::shared_ptr<Neighbours> neighbours_;
   std::vector<int> members_;  // by rank here: the rank that Neighbours knows
   Options options_;
@@ -102,7 +102,7 @@ class MemoryGroup : public Group {
   uint64_t number_ = 0;  // of the collective call in progress
   uint64_t chunk_ = 0;   // staged so far
   Operation operation_ = Operation::none;
-  int partner_ = -1;  // of a letter; -1: all ranks are waited for
+  int partner_ = -1;  // of a message; -1: all ranks are waited for
   std::chrono::steady_clock::time_point deadline_;
   WaitNotice notice_;  // only before the first step: later a rank may have its reasons
   std::mutex mutex_;

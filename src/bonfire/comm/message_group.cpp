@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kStraight = 128 << 10;  // bytes up to which latency counts more than the links between hosts
 constexpr size_t kSegment = 512 << 10;   // bytes
-constexpr int kCollective = 0, kLetter = 1, kAnswer = 2;
+constexpr int kCollective = 0, kMessage = 1, kAnswer = 2;
 
 std::span<std::byte> bytes_of(const Values& values) { return {static_cast<std::byte*>(values.data), values.bytes()}; }
 std::span<const std::byte> bytes_of(const ConstValues& values) {
@@ -306,17 +306,17 @@ void MessageGroup::reduce_scatter(ConstValues all, Values mine, Reduce reduce) {
 }
 
 // The length goes first and is answered: a receiver that expects another one says so instead of losing its place.
-// Answers have a tag of their own, since letters may come the other way at the same time.
+// Answers have a tag of their own, since messages may come the other way at the same time.
 void MessageGroup::send(ConstValues values, int to) {
   check_peer("send", to, rank(), size());
   guarded("send", [&] {
     uint64_t length = values.bytes();
     std::byte received{0};
-    Transfers letter(*this, kLetter), answer(*this, kAnswer);
+    Transfers message(*this, kMessage), answer(*this, kAnswer);
     answer.receive({&received, 1}, to);
-    letter.send(std::as_bytes(std::span(&length, 1)), to);
-    letter.send(bytes_of(values), to);
-    letter.wait_for_all();
+    message.send(std::as_bytes(std::span(&length, 1)), to);
+    message.send(bytes_of(values), to);
+    message.wait_for_all();
     answer.wait_for_all();
   });
 }
@@ -326,14 +326,14 @@ void MessageGroup::receive(Values values, int from) {
   guarded("receive", [&] {
     uint64_t length = 0;
     std::byte received{1};
-    Transfers letter(*this, kLetter), answer(*this, kAnswer);
-    letter.receive(std::as_writable_bytes(std::span(&length, 1)), from);
-    letter.wait_for_all();
+    Transfers message(*this, kMessage), answer(*this, kAnswer);
+    message.receive(std::as_writable_bytes(std::span(&length, 1)), from);
+    message.wait_for_all();
     if (length != values.bytes())
       throw_error<CommError>("{} sent {} bytes, expected {} ({} {})", messenger_->name(from), length, values.bytes(),
                              values.count, name_of(values.dtype));
-    letter.receive(bytes_of(values), from);
-    letter.wait_for_all();
+    message.receive(bytes_of(values), from);
+    message.wait_for_all();
     answer.send({&received, 1}, from);
     answer.wait_for_all();
   });
@@ -353,13 +353,13 @@ void MessageGroup::barrier() {
   guarded("barrier", [&] { meet(); });
 }
 
-Buffer MessageGroup::buffer(size_t bytes) {
+GroupBuffer MessageGroup::buffer(size_t bytes) {
   static constexpr std::align_val_t kPage{4096};
-  Buffer made;
+  GroupBuffer made;
   guarded("buffer", [&] {
     auto* memory = static_cast<std::byte*>(::operator new[](std::max<size_t>(bytes, 1), kPage));
     std::memset(memory, 0, bytes);
-    made = Buffer(memory, [](std::byte* data) { ::operator delete[](data, kPage); });
+    made = GroupBuffer(memory, [](std::byte* data) { ::operator delete[](data, kPage); });
   });
   return made;
 }
@@ -377,7 +377,7 @@ std::shared_ptr<Group> MessageGroup::split(int colour) {
   return part;
 }
 
-std::shared_ptr<Group> MessageGroup::letters() {
+std::shared_ptr<Group> MessageGroup::for_messages() {
   return std::make_shared<MessageGroup>(messenger_, options_, progress());
 }
 

@@ -42,9 +42,9 @@ class MessageGroup : public Group {
   void send(ConstValues values, int to) override;
   void receive(Values values, int from) override;
   void barrier() override;
-  Buffer buffer(size_t bytes) override;
+  GroupBuffer buffer(size_t bytes) override;
   std::shared_ptr<Group> split(int colour) override;
-  std::shared_ptr<Group> letters() override;
+  std::shared_ptr<Group> for_messages() override;
   void abort(const std::string& reason) override;
 
  private:

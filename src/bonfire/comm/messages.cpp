@@ -1,5 +1,5 @@
-// A message is two letters: a header of fixed size, which says what comes, then the values in row-major order. What is
-// sent lies in a slot, memory of the kernel's own, until its letters are gone: neither the arena nor the program waits
+// A message travels as two: a header of fixed size, which says what comes, then the values in row-major order. What is
+// sent lies in a slot, memory of the kernel's own, until both are gone: neither the arena nor the program waits
 // for the receiver. Under mixed precision the sender's values may be narrower than they were traced with; the receiver
 // widens them again.
 #include "bonfire/comm/messages.h"
@@ -107,9 +107,9 @@ class SendKernel final : public Kernel {
     else if (spec_.bytes() > 0)
       std::memcpy(slot.get(), run.inputs[0], spec_.bytes());
     *run.output<float>() = 0;
-    groups.post(*run.outbox, line_, [slot, header = header_, peer = line_.number](Group& letters) {
-      letters.send({&header, sizeof header, DType::u8}, peer);
-      letters.send({slot.get(), header.bytes(), DType::u8}, peer);
+    groups.post(*run.outbox, line_, [slot, header = header_, peer = line_.number](Group& group) {
+      group.send({&header, sizeof header, DType::u8}, peer);
+      group.send({slot.get(), header.bytes(), DType::u8}, peer);
     });
   }
 
@@ -129,7 +129,7 @@ class ReceiveKernel final : public Kernel {
         header_(spec_.shape, spec_.dtype, spec_.dtype, node.attributes.integer("tag")) {}
 
   void run(const Run& run) override {
-    const std::shared_ptr<Group> group = AxisGroups::of(run).letters(line_);
+    const std::shared_ptr<Group> group = AxisGroups::of(run).for_messages(line_);
     MessageHeader found;
     group->receive({&found, sizeof found, DType::u8}, line_.number);
     if (!found.same_as(header_))

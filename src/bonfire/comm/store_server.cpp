@@ -21,7 +21,7 @@
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/secret.h"
 #include "bonfire/comm/store.grpc.pb.h"
-#include "bonfire/comm/vigil.h"
+#include "bonfire/comm/heartbeat_monitor.h"
 
 namespace bonfire::comm {
 
@@ -33,7 +33,7 @@ using grpc::StatusCode;
 class Service final : public wire::Store::CallbackService {
  public:
   explicit Service(const StoreServerOptions& options)
-      : token_(options.token), on_frozen_(options.on_frozen), vigil_(options.silence), ranks_(options.ranks) {}
+      : token_(options.token), on_frozen_(options.on_frozen), monitor_(options.silence), ranks_(options.ranks) {}
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context, const wire::SetRequest* request,
                                 wire::SetReply* reply) override {
@@ -79,7 +79,7 @@ class Service final : public wire::Store::CallbackService {
     Waiter* waiter = nullptr;
     Status status = locked(request->caller(), [&](Values& values) {
       if (!fill(*request, values, *reply) && !request->at_once()) {
-        if (request->has_host()) vigil_.host_stays(request->host(), Vigil::Clock::now());
+        if (request->has_host()) monitor_.host_stays(request->host(), HeartbeatMonitor::Clock::now());
         waiter = new Waiter(*this, *request, *reply);  // deletes itself when gRPC is done with it
         waiting_.insert(waiter);
       }
@@ -94,14 +94,14 @@ class Service final : public wire::Store::CallbackService {
     Status status = locked(request->caller(), [&](Values&) {
       const wire::LifeSign& mine = request->mine();
       if (request->farewell())
-        vigil_.forget(mine.rank());
+        monitor_.forget(mine.rank());
       else if (request->has_mine() && mine.rank() >= 0 && mine.rank() < ranks_)
-        vigil_.hear({mine.rank(), mine.name(), mine.doing(), mine.has_host() ? mine.host() : -1}, Vigil::Clock::now());
+        monitor_.hear({mine.rank(), mine.name(), mine.doing(), mine.has_host() ? mine.host() : -1}, HeartbeatMonitor::Clock::now());
       if (request->has_host())
-        vigil_.hear_host(request->host(), Vigil::Clock::now(), std::chrono::milliseconds(request->answer()));
-      reply->set_slowest_answer(vigil_.slowest_answer().count());
-      reply->set_longest_silence(vigil_.longest_silence(Vigil::Clock::now()).count());
-      for (const LifeSign& sign : request->all() ? vigil_.all() : vigil_.frozen()) {
+        monitor_.hear_host(request->host(), HeartbeatMonitor::Clock::now(), std::chrono::milliseconds(request->answer()));
+      reply->set_slowest_answer(monitor_.slowest_answer().count());
+      reply->set_longest_silence(monitor_.longest_silence(HeartbeatMonitor::Clock::now()).count());
+      for (const LifeSign& sign : request->all() ? monitor_.all() : monitor_.frozen()) {
         wire::LifeSign& told = *reply->add_signs();
         told.set_rank(sign.rank);
         told.set_name(sign.name);
@@ -118,7 +118,7 @@ class Service final : public wire::Store::CallbackService {
     int64_t generation = 0;
     {
       std::lock_guard lock(mutex_);
-      news = vigil_.look(Vigil::Clock::now());
+      news = monitor_.look(HeartbeatMonitor::Clock::now());
       generation = generation_;
     }
     if (on_frozen_)
@@ -127,7 +127,7 @@ class Service final : public wire::Store::CallbackService {
 
   std::map<int, HostSign> hosts() const {
     std::lock_guard lock(mutex_);
-    return vigil_.hosts();
+    return monitor_.hosts();
   }
 
   void begin_generation(int64_t generation) {
@@ -135,7 +135,7 @@ class Service final : public wire::Store::CallbackService {
     {
       std::lock_guard lock(mutex_);
       generation_ = generation;
-      vigil_.clear();
+      monitor_.clear();
       of_ranks_.clear();
       for (auto one = waiting_.begin(); one != waiting_.end();) {
         bool of_a_rank = (*one)->request.caller().has_generation();
@@ -173,7 +173,7 @@ class Service final : public wire::Store::CallbackService {
       {
         std::lock_guard lock(service.mutex_);
         if (service.waiting_.erase(this) == 0) return;
-        if (request.has_host()) service.vigil_.host_ended(request.host(), Vigil::Clock::now());
+        if (request.has_host()) service.monitor_.host_ended(request.host(), HeartbeatMonitor::Clock::now());
       }
       Finish(Status::CANCELLED);
     }
@@ -252,7 +252,7 @@ class Service final : public wire::Store::CallbackService {
   const std::string token_;
   const std::function<void(const LifeSign&, int64_t)> on_frozen_;
   mutable std::mutex mutex_;  // for all below
-  Vigil vigil_;
+  HeartbeatMonitor monitor_;
   int ranks_;
   int64_t generation_ = 0;
   Values of_ranks_, of_launchers_;  // of_ranks_: of this generation
@@ -326,7 +326,7 @@ class GrpcStoreServer final : public StoreServer {
 
  private:
   void run() {
-    auto look = Vigil::Clock::now() + Vigil::kLook;
+    auto look = HeartbeatMonitor::Clock::now() + HeartbeatMonitor::kLook;
     while (!stop_) {
       pollfd sources[] = {{gate_.descriptor(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
       if (base::poll_until(sources, look) > 0)
@@ -335,9 +335,9 @@ class GrpcStoreServer final : public StoreServer {
           connection.fd = caller.socket.release();
           door_->HandleNewConnection(&connection);
         }
-      if (Vigil::Clock::now() < look) continue;
+      if (HeartbeatMonitor::Clock::now() < look) continue;
       service_.look_for_frozen_ranks();
-      look = Vigil::Clock::now() + Vigil::kLook;
+      look = HeartbeatMonitor::Clock::now() + HeartbeatMonitor::kLook;
     }
   }
 

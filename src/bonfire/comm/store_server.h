@@ -6,7 +6,7 @@
 //
 // Keys of ranks belong to a generation, the number of restarts so far. A rank of an earlier one that is still about is
 // refused with a CommError that says so. Keys of launchers, which have no generation, stay until the server goes.
-// It also hears the ranks' heartbeats and notices who is frozen (comm/vigil.h).
+// It also hears the ranks' heartbeats and notices who is frozen (comm/heartbeat_monitor.h).
 // Whoever calls proves first that it knows the token (comm/gate.h). Without TLS nothing is encrypted: the token keeps
 // strangers from joining, not from listening.
 
@@ -20,7 +20,7 @@
 
 #include "bonfire/comm/store.h"
 #include "bonfire/comm/tls.h"
-#include "bonfire/comm/vigil.h"
+#include "bonfire/comm/heartbeat_monitor.h"
 
 namespace bonfire::comm {
 

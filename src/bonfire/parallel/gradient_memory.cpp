@@ -23,7 +23,7 @@ void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters)
   for (size_t i = parameters.size(); i-- > 0;)  // of no model yet
     if (left.contains(&parameters[i].state())) gradients.push_back(parameters[i].grad_variable());
   const size_t bytes = contiguous_bytes(gradients);
-  comm::Buffer memory = self.reducing->buffer(bytes);
+  comm::GroupBuffer memory = self.reducing->buffer(bytes);
   make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));
   comm::AxisGroups::Along data = *self.steps->along(Axis::data);
   self.steps->change(Axis::data, {});  // so that what nobody needs has one owner

@@ -16,7 +16,7 @@
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/fuse_norms.h"
 #include "bonfire/passes/look_up_products.h"
-#include "bonfire/passes/pool_gradient_last.h"
+#include "bonfire/passes/before_pool_gradient.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
 #include "bonfire/passes/sync_batch_norm.h"
 
@@ -38,7 +38,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(look_up_products());
     list.push_back(common_subexpressions());
     list.push_back(fuse_cast_sum());
-    list.push_back(pool_gradient_last());
+    list.push_back(before_pool_gradient());
     list.push_back(fuse_embedding_add());
     list.push_back(dead_code());
     list.push_back(fuse_bias_act());

@@ -83,7 +83,7 @@ Value any_version(const Value& leaf) {
   return {std::move(node), 0};
 }
 
-Tensor stand_in(const TensorSpec& spec) {
+Tensor placeholder(const TensorSpec& spec) {
   auto node = base::make_intrusive<Node>();
   node->leaf = LeafKind::feed;
   node->committed = true;
@@ -93,14 +93,14 @@ Tensor stand_in(const TensorSpec& spec) {
 
 // The outputs of the plan that stand for what the function returned.
 std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& returned,
-                           const std::vector<Tensor>& stand_ins, Traced& traced) {
+                           const std::vector<Tensor>& placeholders, Traced& traced) {
   std::vector<Value> live;
   for (const Tensor& tensor : returned) {
     if (!tensor.defined()) throw_error<GraphError>("[compile] the step returned an undefined tensor");
     auto is_same = [&](const Tensor& input) { return input.value() == tensor.value(); };
-    auto argument = std::find_if(stand_ins.begin(), stand_ins.end(), is_same);
-    if (argument != stand_ins.end()) {
-      traced.outputs.push_back(-1 - static_cast<int>(argument - stand_ins.begin()));
+    auto argument = std::find_if(placeholders.begin(), placeholders.end(), is_same);
+    if (argument != placeholders.end()) {
+      traced.outputs.push_back(-1 - static_cast<int>(argument - placeholders.begin()));
       continue;
     }
     if (!trace.pending(tensor.value()) && tensor.value().node->leaf != LeafKind::variable)
@@ -111,11 +111,11 @@ std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& return
   return live;
 }
 
-std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::span<const Tensor> stand_ins,
+std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::span<const Tensor> placeholders,
                                   StepRecord& states) {
   StepRecording recording(states);
   try {
-    std::vector<Tensor> returned = function(stand_ins);
+    std::vector<Tensor> returned = function(placeholders);
     states.finish();
     return returned;
   } catch (...) {
@@ -126,18 +126,18 @@ std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::s
 
 Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor> inputs) {
   Traced traced;
-  std::vector<Tensor> stand_ins;
-  for (const Tensor& input : inputs) stand_ins.push_back(stand_in(input.spec()));
+  std::vector<Tensor> placeholders;
+  for (const Tensor& input : inputs) placeholders.push_back(placeholder(input.spec()));
   Trace trace;
   trace.compiling = true;
   TraceScope scope(trace);
-  std::vector<Tensor> returned = call_recorded(function, stand_ins, traced.states);
-  std::vector<Value> live = live_of(trace, returned, stand_ins, traced);
+  std::vector<Tensor> returned = call_recorded(function, placeholders, traced.states);
+  std::vector<Value> live = live_of(trace, returned, placeholders, traced);
   traced.plan = runtime::find_or_compile(trace, live, StepContext::current().options);
   for (const Value& leaf : trace.leaves()) {
     int argument = -1;
-    for (size_t i = 0; i < stand_ins.size(); ++i)
-      if (leaf == stand_ins[i].value()) argument = static_cast<int>(i);
+    for (size_t i = 0; i < placeholders.size(); ++i)
+      if (leaf == placeholders[i].value()) argument = static_cast<int>(i);
     traced.leaves.push_back(leaf.node->leaf == LeafKind::variable ? any_version(leaf) : leaf);
     traced.input_of_leaf.push_back(argument);
     traced.slices.push_back(leaf.node->variable ? leaf.node->variable->slice : nullptr);

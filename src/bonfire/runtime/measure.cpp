@@ -11,7 +11,7 @@
 
 #include "bonfire/base/random.h"
 #include "bonfire/kernel/queue.h"
-#include "bonfire/runtime/contest.h"
+#include "bonfire/runtime/candidate_times.h"
 
 namespace bonfire::runtime {
 
@@ -147,7 +147,7 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   Operands operands(node, candidates);
   Queue& queue = queue_of(node.device());
   std::vector<std::unique_ptr<Kernel>> kernels(candidates.size());
-  Contest contest(algorithms_of(candidates), slowness());
+  CandidateTimes times(algorithms_of(candidates), slowness());
   double spent = 0;
   // The first round runs all, the plainest last, and warms up; each further one those that are still near the best,
   // while there is something to decide. Long kernels get two rounds, short ones, whose times vary more, as many as a
@@ -155,36 +155,36 @@ std::vector<double> measure(const GraphNode& node, const std::vector<Candidate>&
   constexpr int kMostRounds = 40, kFewRounds = 4;
   constexpr double kLong = 4e7, kShort = 3e6;  // nanoseconds spent on the node
   for (size_t i = candidates.size(); i-- > 0;) {
-    if (contest.follows_another(i)) continue;
+    if (times.follows_another(i)) continue;
     kernels[i] = candidates[i].build();
     // A GPU loads a kernel when it first runs, which takes far longer than running it.
     if (node.device().type != DeviceType::cpu) run_once(queue, *kernels[i], operands);
     double once = undisturbed(queue, *kernels[i], operands);
-    contest.note(i, once);
+    times.note(i, once);
     spent += once;
   }
   auto run_again = [&](size_t i) {
     if (kernels[i] == nullptr) return;
     double once = undisturbed(queue, *kernels[i], operands);
-    contest.note(i, once);
+    times.note(i, once);
     spent += once;
   };
   // One run of some milliseconds does not tell (Slowness).
   constexpr double kVeryLong = 3e8;
   const bool repeated = node.device().type == DeviceType::cpu && spent > kShort && spent < kVeryLong;
-  if (std::vector<size_t> leaders = contest.leaders(); repeated && leaders.size() > 1)
+  if (std::vector<size_t> leaders = times.leaders(); repeated && leaders.size() > 1)
     for (size_t i : leaders) run_again(i);
   constexpr double kAveraged = 1e8;  // a single run so long is an average by itself
-  for (int round = 2; round <= kMostRounds && contest.best() < kAveraged; ++round) {
+  for (int round = 2; round <= kMostRounds && times.best() < kAveraged; ++round) {
     const double near = round == 2 && spent < kLong ? 1.5 : round <= 3 ? 1.25 : 1.15;
-    if (spent > kShort && contest.count_near(near) == 1) break;
+    if (spent > kShort && times.count_near(near) == 1) break;
     if ((round > 2 && spent > kLong) || (round > kFewRounds && spent > kShort)) break;
     for (size_t i = 0; i < kernels.size(); ++i)
-      if (contest.near(i, near)) run_again(i);
+      if (times.near(i, near)) run_again(i);
   }
-  if (!repeated) return contest.times();
-  contest.remember();
-  return contest.expected_times();
+  if (!repeated) return times.list();
+  times.remember();
+  return times.expected_times();
 }
 
 }  // namespace bonfire::runtime

@@ -17,7 +17,7 @@
 #include "bonfire/models/make.h"
 #include "bonfire/train/config_keys.h"
 #include "bonfire/train/config_rules.h"
-#include "bonfire/train/known_words.h"
+#include "bonfire/train/foreign_keys.h"
 
 namespace bonfire::train {
 
@@ -360,7 +360,7 @@ std::string what_it_is_called(const std::string& name, std::vector<std::string> 
   std::string ours = our_key_for(name), inside = "strategy." + name;
   if (ours.empty() && std::ranges::find(keys, inside) != keys.end()) ours = inside;
   if (!ours.empty()) return fmt::format("here it is '{}'", ours);
-  for (const auto& [theirs, key] : words_of_others()) keys.emplace_back(theirs);
+  for (const auto& [theirs, key] : foreign_keys()) keys.emplace_back(theirs);
   std::string nearest = base::nearest(name, keys);
   if (std::string known = our_key_for(nearest); !known.empty()) nearest = known;
   return fmt::format("the nearest is '{}' (`{} config` has them all)", nearest, base::program_name());

@@ -107,12 +107,12 @@ struct Trainer::State {
 
   // Where shares of the batch follow the ranks' speed.
   std::optional<Balance> balance;
-  struct Pace {
+  struct OwnTime {
     double seconds = 0;   // of this rank's own work, in the steps of the window so far
     double since = 0;     // what own_seconds() was when they were last counted
     double for_data = 0;  // seconds that next batches have taken, in all
     int64_t rows = 0;     // samples of these steps, stand-ins too
-  } pace;
+  } own_time;
   double agreeing = 0;            // seconds that steps have begun later since ranks had to agree on them, in all
   bool told_collectives = false;  // what a step communicates
 

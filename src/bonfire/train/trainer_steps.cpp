@@ -218,7 +218,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
   show_steps(train->position(), epoch);
   Tally tally(*this);
   if (local) local->begin_epoch(epoch);
-  if (balance) pace.since = own_seconds();  // an evaluation is nobody's step
+  if (balance) own_time.since = own_seconds();  // an evaluation is nobody's step
   // Gradients never add up across a checkpoint: the last batch of an epoch updates, and a stop waits for an update.
   bool updated = true;
   int64_t added = 0;  // batches since an update
@@ -235,7 +235,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     const double asked = seconds_now();
     const Taken taken = next_batch(updated);
     at = taken.end;
-    pace.for_data += seconds_now() - asked;
+    own_time.for_data += seconds_now() - asked;
     next.end();
     agree(taken);
     ++step;

@@ -43,13 +43,13 @@ class Threads : public Neighbours {
     return shared;
   }
 
-  Location locate(const void* data, size_t, std::span<const int>) override {
-    return staged_ ? Location{} : Location{1, reinterpret_cast<uintptr_t>(data)};
+  SharedAddress locate(const void* data, size_t, std::span<const int>) override {
+    return staged_ ? SharedAddress{} : SharedAddress{1, reinterpret_cast<uintptr_t>(data)};
   }
-  std::byte* find(int, Location location) override { return reinterpret_cast<std::byte*>(location.offset); }
-  Buffer buffer(size_t bytes, MemoryGroup&) override {
+  std::byte* find(int, SharedAddress address) override { return reinterpret_cast<std::byte*>(address.offset); }
+  GroupBuffer buffer(size_t bytes, MemoryGroup&) override {
     std::shared_ptr<std::byte> memory = zeros(bytes);
-    return Buffer(memory, memory.get());
+    return GroupBuffer(memory, memory.get());
   }
 
  private:
@@ -61,13 +61,13 @@ class Threads : public Neighbours {
 std::vector<std::shared_ptr<Group>> local_groups(int size, LocalOptions options) {
   check_membership("local_groups", 0, size);
   auto neighbours = std::make_shared<Threads>(options.staged);
-  std::shared_ptr<std::byte> memory = zeros(Board::bytes(size));
+  std::shared_ptr<std::byte> memory = zeros(ControlBlock::bytes(size));
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);
   std::vector<std::shared_ptr<Group>> groups;
   for (int rank = 0; rank < size; ++rank)
     groups.push_back(std::make_shared<MemoryGroup>(
-        Board(memory, rank, size, fmt::format("rank {} (thread)", rank)), neighbours, members,
+        ControlBlock(memory, rank, size, fmt::format("rank {} (thread)", rank)), neighbours, members,
         MemoryGroup::Options{.timeout = options.timeout, .spin = spin_for(size)}));
   return groups;
 }

@@ -66,15 +66,15 @@ bool readable(int socket, Clock::time_point deadline) {
 }
 
 // A message of a number with room for a descriptor beside it.
-struct Letter {
-  explicit Letter(uint64_t& number) : payload{&number, sizeof number} {
+struct DescriptorMessage {
+  explicit DescriptorMessage(uint64_t& number) : payload{&number, sizeof number} {
     message.msg_iov = &payload;
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
   }
-  Letter(const Letter&) = delete;
-  Letter& operator=(const Letter&) = delete;
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
 
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec payload;
@@ -172,24 +172,24 @@ bool Mesh::gone(int rank) const {
 }
 
 void Mesh::give(int rank, const FileDescriptor& memory, uint64_t number) const {
-  Letter letter(number);
-  cmsghdr* header = CMSG_FIRSTHDR(&letter.message);
+  DescriptorMessage one(number);
+  cmsghdr* header = CMSG_FIRSTHDR(&one.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   int descriptor = memory.get();
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
   const int socket = sockets_[static_cast<size_t>(rank)].get();
-  if (base::uninterrupted([&] { return ::sendmsg(socket, &letter.message, MSG_NOSIGNAL); }) != sizeof number)
+  if (base::uninterrupted([&] { return ::sendmsg(socket, &one.message, MSG_NOSIGNAL); }) != sizeof number)
     throw_error<CommError>("[shm] rank {} cannot hand memory to rank {}: {}", rank_, rank, std::strerror(errno));
 }
 
 FileDescriptor Mesh::take(int rank, uint64_t& number, const std::function<void()>& idle) const {
   int socket = sockets_[static_cast<size_t>(rank)].get();
   while (!readable(socket, Clock::now() + kIdle)) idle();
-  Letter letter(number);
-  ssize_t got = base::uninterrupted([&] { return ::recvmsg(socket, &letter.message, MSG_CMSG_CLOEXEC); });
-  cmsghdr* header = CMSG_FIRSTHDR(&letter.message);
+  DescriptorMessage one(number);
+  ssize_t got = base::uninterrupted([&] { return ::recvmsg(socket, &one.message, MSG_CMSG_CLOEXEC); });
+  cmsghdr* header = CMSG_FIRSTHDR(&one.message);
   if (got != sizeof number || header == nullptr || header->cmsg_type != SCM_RIGHTS)
     throw_error<CommError>("[shm] rank {} hung up where it should hand over memory", rank);
   int descriptor = -1;

@@ -81,7 +81,7 @@ class Processes : public Neighbours {
     return {map(memory, bytes), number};
   }
 
-  Location locate(const void* data, size_t bytes, std::span<const int> members) override {
+  SharedAddress locate(const void* data, size_t bytes, std::span<const int> members) override {
     std::lock_guard lock(mutex_);
     auto at = static_cast<const std::byte*>(data);
     for (const auto& [number, buffer] : buffers_) {
@@ -93,15 +93,15 @@ class Processes : public Neighbours {
     return {};
   }
 
-  std::byte* find(int rank, Location location) override {
+  std::byte* find(int rank, SharedAddress address) override {
     std::lock_guard lock(mutex_);
-    auto known = buffers_.find(location.buffer);
+    auto known = buffers_.find(address.buffer);
     std::byte* part = known == buffers_.end() ? nullptr : known->second.part(rank);
-    BONFIRE_CHECK(part != nullptr, "buffer {} of rank {} is not known here", location.buffer, rank);
-    return part + location.offset;
+    BONFIRE_CHECK(part != nullptr, "buffer {} of rank {} is not known here", address.buffer, rank);
+    return part + address.offset;
   }
 
-  Buffer buffer(size_t bytes, MemoryGroup& group) override {
+  GroupBuffer buffer(size_t bytes, MemoryGroup& group) override {
     forget_abandoned();
     SharedBuffer made{.owners = {group.members().begin(), group.members().end()}, .stride = whole_pages(bytes)};
     uint64_t number = (static_cast<uint64_t>(mesh_.rank()) + 1) << 32 | ++buffers_made_;
@@ -111,7 +111,7 @@ class Processes : public Neighbours {
     std::tie(made.memory, number) = share(kPage + made.owners.size() * made.stride, made.owners, number, idle);
     std::lock_guard lock(mutex_);
     buffers_[number] = made;
-    return Buffer(made.part(mesh_.rank()), [made](std::byte*) { made.dropped().fetch_add(1); });
+    return GroupBuffer(made.part(mesh_.rank()), [made](std::byte*) { made.dropped().fetch_add(1); });
   }
 
  private:
@@ -144,10 +144,10 @@ std::shared_ptr<Group> shm_group(const Membership& membership) {
                                 static_cast<double>(membership.timeout.count()) / 1000);
     notice.look([&] { return fmt::format("rank 0 to make the group {}", membership.name); });
   };
-  std::shared_ptr<std::byte> memory = processes->share(Board::bytes(membership.size), members, 0, idle).first;
-  Board board(std::move(memory), membership.rank, membership.size, process_name(membership.rank));
+  std::shared_ptr<std::byte> memory = processes->share(ControlBlock::bytes(membership.size), members, 0, idle).first;
+  ControlBlock block(std::move(memory), membership.rank, membership.size, process_name(membership.rank));
   auto group = std::make_shared<MemoryGroup>(
-      std::move(board), std::move(processes), std::move(members),
+      std::move(block), std::move(processes), std::move(members),
       MemoryGroup::Options{.timeout = membership.timeout, .spin = spin_for(membership.size)});
   group->barrier();
   return group;

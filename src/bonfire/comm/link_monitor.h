@@ -1,5 +1,5 @@
 #pragma once
-// Lifelines: a connection between each two hosts of a job that tells when the link between them is cut.
+// LinkMonitor: a connection between each two hosts of a job that tells when the link between them is cut.
 //
 // Nothing is sent over it. The kernels ask each other every second whether the other is there (TCP's keepalive), so
 // hosts whose processes are frozen or busy still answer, and only a link or a host that is gone does not. One that
@@ -16,16 +16,16 @@
 
 namespace bonfire::comm {
 
-class Lifelines {
+class LinkMonitor {
  public:
   using Alarm = std::function<void(const std::string& why)>;
 
   // `alarm` is called by a thread, for each link that is cut: it names both hosts. On ranks that are not the first of
   // their host nothing happens.
-  Lifelines(const Rendezvous& job, Alarm alarm);
-  ~Lifelines();
-  Lifelines(const Lifelines&) = delete;
-  Lifelines& operator=(const Lifelines&) = delete;
+  LinkMonitor(const Rendezvous& job, Alarm alarm);
+  ~LinkMonitor();
+  LinkMonitor(const LinkMonitor&) = delete;
+  LinkMonitor& operator=(const LinkMonitor&) = delete;
 
  private:
   class Watch;

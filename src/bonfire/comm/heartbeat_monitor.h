@@ -1,5 +1,5 @@
 #pragma once
-// Vigil: who of the ranks still gives signs of life. The server of the store keeps it (comm/store_server.h).
+// HeartbeatMonitor: who of the ranks still gives signs of life. The server of the store keeps it (comm/store_server.h).
 //
 // A rank's heartbeat is a thread's (comm/heartbeat.h): it beats while the rank computes for an hour or waits for a
 // peer, and stops with the process. So silence is a process that is frozen: stopped by a signal, held by a debugger or
@@ -25,10 +25,10 @@ struct HostSign {
   std::optional<std::chrono::steady_clock::time_point> ended = {};  // when its last connection broke off (Store::stay)
 };
 
-class Vigil {
+class HeartbeatMonitor {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit Vigil(std::chrono::milliseconds silence) : silence_(silence) {}  // 0: nobody is ever taken for frozen
+  explicit HeartbeatMonitor(std::chrono::milliseconds silence) : silence_(silence) {}  // 0: nobody is ever taken for frozen
 
   void hear(const LifeSign& sign, Clock::time_point now);
   void hear_host(int host, Clock::time_point now, std::chrono::milliseconds answer);  // which took so long to answer

@@ -1,10 +1,10 @@
 #pragma once
-// The memory that the ranks of a host work through: who has come how far, why the group died, letters, staging.
+// The memory that the ranks of a host work through: who has come how far, why the group died, messages, staging.
 //
-//   Board (zeros at first)
+//   ControlBlock (zeros at first)
 //     header                       barrier, the reason of an abort
-//     seats     [size]             what each rank does; its name
-//     mailboxes [size from][size to]   letters between two ranks, a ring of bytes each
+//     states    [size]             what each rank does; its name
+//     mailboxes [size from][size to]   messages between two ranks, a ring of bytes each
 //     staging   [size][3]          chunks of values that do not lie in shared memory themselves
 //
 // Untouched pages cost nothing, so mailboxes that nobody uses are free.
@@ -37,19 +37,19 @@ enum class Operation : uint32_t {
 std::string_view name_of(Operation operation);
 
 // Values in memory that peers can see: which buffer, and where in its owner's part. 0: not in shared memory.
-struct Location {
+struct SharedAddress {
   uint64_t buffer = 0;
   uint64_t offset = 0;  // bytes
 };
 
-// What a rank calls. All ranks must call the same, but for the location.
+// What a rank calls. All ranks must call the same, but for the address.
 struct alignas(64) Call {
   Operation operation = Operation::none;
   DType dtype = DType::u8;
   Reduce reduce = Reduce::sum;
   int32_t root = 0;
   uint64_t count = 0;
-  Location location = {};
+  SharedAddress address = {};
 
   bool same_as(const Call& other) const {
     return operation == other.operation && dtype == other.dtype && reduce == other.reduce && root == other.root &&
@@ -58,7 +58,7 @@ struct alignas(64) Call {
   std::string text() const;  // "all_reduce (sum) of 12 f32"
 };
 
-struct alignas(64) Seat {
+struct alignas(64) RankState {
   std::array<Call, 2> calls;   // by the call's number, so that a slow peer can still read the call before
   std::atomic<uint64_t> last;  // number of the last call << 8 | its operation
   std::atomic<int64_t> step;   // in which that was
@@ -72,17 +72,17 @@ struct Mailbox {
   std::byte ring[kBytes];
 };
 
-class Board {
+class ControlBlock {
  public:
   static constexpr size_t kChunk = 256 << 10;  // bytes
   static constexpr uint64_t kStages = 3;
   static size_t bytes(int size);
 
-  Board(std::shared_ptr<std::byte> memory, int rank, int size, const std::string& name);
+  ControlBlock(std::shared_ptr<std::byte> memory, int rank, int size, const std::string& name);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  Seat& seat(int rank) const { return seats_[rank]; }
+  RankState& state(int rank) const { return states_[rank]; }
   std::string name(int rank) const;
   std::string last_of(int rank, uint64_t number) const;  // "all_reduce in step 12 (its call 40, ours is `number`)"
   Mailbox& mailbox(int from, int to) const { return mailboxes_[from * size_ + to]; }
@@ -105,7 +105,7 @@ class Board {
   int rank_, size_;
   std::shared_ptr<std::byte> memory_;
   Header* header_;
-  Seat* seats_;
+  RankState* states_;
   Mailbox* mailboxes_;
   std::byte* staging_;
 };

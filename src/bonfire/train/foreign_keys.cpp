@@ -1,4 +1,4 @@
-#include "bonfire/train/known_words.h"
+#include "bonfire/train/foreign_keys.h"
 
 #include <algorithm>
 
@@ -6,10 +6,10 @@ namespace bonfire::train {
 
 namespace {
 
-using Word = std::pair<std::string_view, std::string_view>;
+using ForeignKey = std::pair<std::string_view, std::string_view>;
 
 // From PyTorch's examples and Lightning, Hugging Face's Trainer, Keras, PaddlePaddle, timm, YOLO.
-constexpr Word kWords[] = {
+constexpr ForeignKey kForeignKeys[] = {
     {"arch", "model"},
     {"architecture", "model"},
     {"backbone", "model"},
@@ -170,11 +170,11 @@ constexpr Word kWords[] = {
 
 }  // namespace
 
-std::span<const Word> words_of_others() { return kWords; }
+std::span<const ForeignKey> foreign_keys() { return kForeignKeys; }
 
 std::string our_key_for(std::string_view name) {
-  const Word* found = std::ranges::find(kWords, name, &Word::first);
-  return found == std::end(kWords) ? std::string() : std::string(found->second);
+  const ForeignKey* found = std::ranges::find(kForeignKeys, name, &ForeignKey::first);
+  return found == std::end(kForeignKeys) ? std::string() : std::string(found->second);
 }
 
 }  // namespace bonfire::train

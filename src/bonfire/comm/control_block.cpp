@@ -1,4 +1,4 @@
-#include "bonfire/comm/board.h"
+#include "bonfire/comm/control_block.h"
 
 #include <algorithm>
 #include <cstring>
@@ -39,45 +39,45 @@ std::string Call::text() const {
   return what + fmt::format(" of {} {}", count, name_of(dtype));
 }
 
-struct Board::Header {
+struct ControlBlock::Header {
   alignas(64) std::atomic<uint32_t> arrived;
   SharedWord epoch;  // barriers that all have passed
   alignas(64) std::atomic<uint32_t> abort_state;
   char abort_reason[2000];
 };
 
-size_t Board::bytes(int size) {
+size_t ControlBlock::bytes(int size) {
   auto ranks = static_cast<size_t>(size);
-  return rounded(sizeof(Header) + ranks * sizeof(Seat)) + rounded(ranks * ranks * sizeof(Mailbox)) +
+  return rounded(sizeof(Header) + ranks * sizeof(RankState)) + rounded(ranks * ranks * sizeof(Mailbox)) +
          ranks * kStages * kChunk;
 }
 
-Board::Board(std::shared_ptr<std::byte> memory, int rank, int size, const std::string& name)
+ControlBlock::ControlBlock(std::shared_ptr<std::byte> memory, int rank, int size, const std::string& name)
     : rank_(rank), size_(size), memory_(std::move(memory)) {
   auto ranks = static_cast<size_t>(size);
   std::byte* at = memory_.get();
   header_ = reinterpret_cast<Header*>(at);
-  seats_ = reinterpret_cast<Seat*>(at + sizeof(Header));
-  at += rounded(sizeof(Header) + ranks * sizeof(Seat));
+  states_ = reinterpret_cast<RankState*>(at + sizeof(Header));
+  at += rounded(sizeof(Header) + ranks * sizeof(RankState));
   mailboxes_ = reinterpret_cast<Mailbox*>(at);
   staging_ = at + rounded(ranks * ranks * sizeof(Mailbox));
-  keep_text(seats_[rank].name, name);
+  keep_text(states_[rank].name, name);
 }
 
 // A rank writes its name before its first call, and never again.
-std::string Board::name(int rank) const {
-  bool known = rank == rank_ || seats_[rank].last.load(std::memory_order_acquire) != 0;
-  return known ? seats_[rank].name : fmt::format("rank {}", rank);
+std::string ControlBlock::name(int rank) const {
+  bool known = rank == rank_ || states_[rank].last.load(std::memory_order_acquire) != 0;
+  return known ? states_[rank].name : fmt::format("rank {}", rank);
 }
 
-std::string Board::last_of(int rank, uint64_t number) const {
-  uint64_t last = seats_[rank].last.load(std::memory_order_acquire);
+std::string ControlBlock::last_of(int rank, uint64_t number) const {
+  uint64_t last = states_[rank].last.load(std::memory_order_acquire);
   return fmt::format("{} in step {} (its call {}, ours is {})", name_of(static_cast<Operation>(last & 0xFF)),
-                     seats_[rank].step.load(std::memory_order_relaxed), last >> 8, number);
+                     states_[rank].step.load(std::memory_order_relaxed), last >> 8, number);
 }
 
 // The last to come opens the next epoch. Each has read the epoch before it comes, so it cannot miss the change.
-void Board::barrier(Patience& patience, const Watch& watch) {
+void ControlBlock::barrier(Patience& patience, const Watch& watch) {
   uint32_t epoch = read_word(header_->epoch);
   uint32_t before = header_->arrived.fetch_add(1, std::memory_order_acq_rel);
   if (before + 1 == static_cast<uint32_t>(size_)) {
@@ -88,16 +88,16 @@ void Board::barrier(Patience& patience, const Watch& watch) {
   wait_for_change(header_->epoch, epoch, patience, watch);
 }
 
-void Board::abort(const std::string& reason) {
+void ControlBlock::abort(const std::string& reason) {
   uint32_t expected = kAlive;
   if (!header_->abort_state.compare_exchange_strong(expected, kWriting)) return;
   keep_text(header_->abort_reason, reason);
   header_->abort_state.store(kAborted, std::memory_order_release);
 }
 
-bool Board::aborting() const { return header_->abort_state.load(std::memory_order_acquire) != kAlive; }
-bool Board::aborted() const { return header_->abort_state.load(std::memory_order_acquire) == kAborted; }
+bool ControlBlock::aborting() const { return header_->abort_state.load(std::memory_order_acquire) != kAlive; }
+bool ControlBlock::aborted() const { return header_->abort_state.load(std::memory_order_acquire) == kAborted; }
 
-std::string Board::abort_reason() const { return header_->abort_reason; }
+std::string ControlBlock::abort_reason() const { return header_->abort_reason; }
 
 }  // namespace bonfire::comm

@@ -1,5 +1,5 @@
 #pragma once
-// pool_gradient_last: what is done to the gradient after a max pooling is done to the smaller gradient before it,
+// before_pool_gradient: what is done to the gradient after a max pooling is done to the smaller gradient before it,
 // where that is the same: a window's gradient goes to one pixel, whose value is the window's maximum. So the mask of a
 // ReLU over pixels is the mask of the maxima, and a sum over the pixels of images is the sum over windows.
 
@@ -9,6 +9,6 @@
 
 namespace bonfire::passes {
 
-std::unique_ptr<Pass> pool_gradient_last();
+std::unique_ptr<Pass> before_pool_gradient();
 
 }  // namespace bonfire::passes

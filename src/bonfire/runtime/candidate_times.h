@@ -36,9 +36,9 @@ class Slowness {
 };
 
 // Times of candidates while they are measured, in nanoseconds. A candidate is an algorithm in some layouts.
-class Contest {
+class CandidateTimes {
  public:
-  Contest(std::vector<std::string> algorithms, Slowness& slowness)
+  CandidateTimes(std::vector<std::string> algorithms, Slowness& slowness)
       : algorithms_(std::move(algorithms)),
         slowness_(slowness),
         times_(algorithms_.size(), kUnknown),
@@ -52,7 +52,7 @@ class Contest {
   // Takes the time of the same algorithm in another layout where that is hopeless.
   bool follows_another(size_t i);
   double best() const { return best_; }
-  std::vector<double> times() const { return times_; }
+  std::vector<double> list() const { return times_; }
   // Keeps in mind how steady the leaders were.
   void remember() const;
   // Of long kernels: the least time says little where others often disturb.

@@ -1,4 +1,4 @@
-#include "bonfire/comm/lifelines.h"
+#include "bonfire/comm/link_monitor.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "bonfire/comm/store_client.h"
 #include "bonfire/comm/store_server.h"
 
-namespace bonfire::comm::lifelines_test {
+namespace bonfire::comm::link_monitor_test {
 namespace {
 
 // A rank of a job on three hosts, the first of which cannot listen on its address.
@@ -23,7 +23,7 @@ Rendezvous job_of(int rank, const std::shared_ptr<Store>& store) {
   return job;
 }
 
-TEST(Lifelines, AHostThatCannotListenKeepsNobodyFromTheOthers) {
+TEST(LinkMonitor, AHostThatCannotListenKeepsNobodyFromTheOthers) {
   auto server = serve_store({.token = "secret"});
   auto store = connect_store({.port = server->port(), .token = "secret", .generation = 0});
   FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // rank 1's, which is the test
@@ -34,12 +34,12 @@ TEST(Lifelines, AHostThatCannotListenKeepsNobodyFromTheOthers) {
   ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(::listen(listener.get(), 4), 0);
   ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  store->set("lifeline/1", std::string(32, 's') + " " + std::to_string(ntohs(address.sin_port)));
+  store->set("link/1", std::string(32, 's') + " " + std::to_string(ntohs(address.sin_port)));
 
-  const Lifelines zero(job_of(0, store), [](const std::string&) {}), two(job_of(2, store), [](const std::string&) {});
+  const LinkMonitor zero(job_of(0, store), [](const std::string&) {}), two(job_of(2, store), [](const std::string&) {});
   pollfd question{listener.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&question, 1, 20'000), 1) << "rank 2 has not called rank 1";
 }
 
 }  // namespace
-}  // namespace bonfire::comm::lifelines_test
+}  // namespace bonfire::comm::link_monitor_test

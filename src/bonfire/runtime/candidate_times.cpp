@@ -1,4 +1,4 @@
-#include "bonfire/runtime/contest.h"
+#include "bonfire/runtime/candidate_times.h"
 
 #include <algorithm>
 #include <numeric>
@@ -24,20 +24,20 @@ Slowness::Seen Slowness::seen(std::string_view algorithm) const {
   return found == seen_.end() ? Seen() : found->second;
 }
 
-void Contest::note(size_t i, double nanoseconds) {
+void CandidateTimes::note(size_t i, double nanoseconds) {
   times_[i] = std::min(times_[i], nanoseconds);
   best_ = std::min(best_, nanoseconds);
   totals_[i].nanoseconds += nanoseconds;
   totals_[i].runs += 1;
 }
 
-size_t Contest::count_near(double factor) const {
+size_t CandidateTimes::count_near(double factor) const {
   size_t count = 0;
   for (size_t i = 0; i < times_.size(); ++i) count += near(i, factor) ? 1 : 0;
   return count;
 }
 
-std::vector<size_t> Contest::leaders() const {
+std::vector<size_t> CandidateTimes::leaders() const {
   constexpr size_t kMost = 3;
   std::vector<size_t> list;
   std::vector<size_t> order(times_.size());
@@ -51,7 +51,7 @@ std::vector<size_t> Contest::leaders() const {
   return list;
 }
 
-bool Contest::follows_another(size_t i) {
+bool CandidateTimes::follows_another(size_t i) {
   constexpr double kHopeless = 1.8;  // layouts seldom make a difference of a third
   for (size_t j = 0; j < times_.size(); ++j) {
     if (j == i || times_[j] == kUnknown || near(j, kHopeless) || algorithms_[j] != algorithms_[i]) continue;
@@ -61,12 +61,12 @@ bool Contest::follows_another(size_t i) {
   return false;
 }
 
-void Contest::remember() const {
+void CandidateTimes::remember() const {
   for (size_t i : leaders())
     if (totals_[i].runs > 1) slowness_.note(algorithms_[i], totals_[i].nanoseconds / times_[i], totals_[i].runs);
 }
 
-std::vector<double> Contest::expected_times() const {
+std::vector<double> CandidateTimes::expected_times() const {
   std::vector<double> expected = times_;
   for (size_t i = 0; i < expected.size(); ++i) expected[i] *= slowness_.of(algorithms_[i]);
   return expected;

@@ -1,4 +1,4 @@
-#include "bonfire/passes/pool_gradient_last.h"
+#include "bonfire/passes/before_pool_gradient.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "bonfire/passes/dead_code.h"
 #include "tests/passes/hand_made.h"
 
-namespace bonfire::passes::pool_gradient_last_test {
+namespace bonfire::passes::before_pool_gradient_test {
 namespace {
 
 // The backward pass of max_pool2d(relu(z)) and of a bias in z.
@@ -34,15 +34,15 @@ struct Pooled {
   }
 
   void run() {
-    pool_gradient_last()->run(graph, {});
+    before_pool_gradient()->run(graph, {});
     dead_code()->run(graph, {});
-    verify(graph, "pool_gradient_last");
+    verify(graph, "before_pool_gradient");
   }
 
   GraphNode& behind(size_t output) { return *graph.outputs[output].node; }
 };
 
-TEST(PoolGradientLast, MasksAndSumsTheGradientOfWindows) {
+TEST(BeforePoolGradient, MasksAndSumsTheGradientOfWindows) {
   Pooled pooled;
   pooled.mask_by(pooled.relu);
   pooled.run();
@@ -55,14 +55,14 @@ TEST(PoolGradientLast, MasksAndSumsTheGradientOfWindows) {
   EXPECT_EQ(count(pooled.graph, "relu_gradient"), 1);
 }
 
-TEST(PoolGradientLast, LeavesAMaskOfOtherValues) {
+TEST(BeforePoolGradient, LeavesAMaskOfOtherValues) {
   Pooled pooled;
   pooled.mask_by(feed(pooled.graph, {2, 4, 8, 8}));
   pooled.run();
   EXPECT_EQ(pooled.behind(0).name(), "relu_gradient");
 }
 
-TEST(PoolGradientLast, LeavesAGradientThatSomeoneElseNeedsWithoutTheMask) {
+TEST(BeforePoolGradient, LeavesAGradientThatSomeoneElseNeedsWithoutTheMask) {
   Pooled pooled;
   pooled.mask_by(pooled.relu);
   pooled.graph.add_output(pooled.pixels);
@@ -70,7 +70,7 @@ TEST(PoolGradientLast, LeavesAGradientThatSomeoneElseNeedsWithoutTheMask) {
   EXPECT_EQ(pooled.behind(0).name(), "relu_gradient");
 }
 
-TEST(PoolGradientLast, LeavesSumsThatKeepAnAxisOfTheImage) {
+TEST(BeforePoolGradient, LeavesSumsThatKeepAnAxisOfTheImage) {
   Pooled pooled;
   pooled.graph.set_outputs({apply(pooled.graph, "sum", {pooled.pixels}, {{"axes", Shape{0, 2}}, {"keepdim", 0}})});
   pooled.run();
@@ -78,7 +78,7 @@ TEST(PoolGradientLast, LeavesSumsThatKeepAnAxisOfTheImage) {
 }
 
 // Overlapping windows, pixels of which most are masked, and one that is NaN.
-TEST(PoolGradientLast, GivesTheSameGradients) {
+TEST(BeforePoolGradient, GivesTheSameGradients) {
   const Shape image{2, 3, 7, 7}, windows{2, 3, 4, 4};
   auto numbers = [](const Shape& shape, uint64_t stream, float shift) {
     std::vector<float> values(static_cast<size_t>(shape.count()));
@@ -112,4 +112,4 @@ TEST(PoolGradientLast, GivesTheSameGradients) {
 }
 
 }  // namespace
-}  // namespace bonfire::passes::pool_gradient_last_test
+}  // namespace bonfire::passes::before_pool_gradient_test

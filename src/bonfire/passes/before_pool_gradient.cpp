@@ -1,4 +1,4 @@
-#include "bonfire/passes/pool_gradient_last.h"
+#include "bonfire/passes/before_pool_gradient.h"
 
 #include <algorithm>
 
@@ -8,9 +8,9 @@ namespace bonfire::passes {
 
 namespace {
 
-class PoolGradientLast final : public Pass {
+class BeforePoolGradient final : public Pass {
  public:
-  std::string_view name() const override { return "pool_gradient_last"; }
+  std::string_view name() const override { return "before_pool_gradient"; }
 
   void run(Graph& graph, const Options&) const override {
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
@@ -54,6 +54,6 @@ class PoolGradientLast final : public Pass {
 
 }  // namespace
 
-std::unique_ptr<Pass> pool_gradient_last() { return std::make_unique<PoolGradientLast>(); }
+std::unique_ptr<Pass> before_pool_gradient() { return std::make_unique<BeforePoolGradient>(); }
 
 }  // namespace bonfire::passes

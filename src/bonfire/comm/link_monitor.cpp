@@ -1,4 +1,4 @@
-#include "bonfire/comm/lifelines.h"
+#include "bonfire/comm/link_monitor.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -31,7 +31,7 @@ constexpr auto kSlice = 500ms;    // of waiting for the store
 constexpr auto kHandshake = 3s;
 const std::string kNotListening = "none";  // said in place of a secret, so that nobody waits for one
 
-std::string key_of(int rank) { return fmt::format("lifeline/{}", rank); }
+std::string key_of(int rank) { return fmt::format("link/{}", rank); }
 
 template <class T>
 void set(int socket, int level, int option, const T& value) {
@@ -68,7 +68,7 @@ std::vector<Peer> first_ranks(const std::vector<Peer>& peers) {
 
 }  // namespace
 
-class Lifelines::Watch {
+class LinkMonitor::Watch {
  public:
   Watch(const Rendezvous& job, Alarm alarm)
       : store_(job.store),
@@ -178,11 +178,11 @@ class Lifelines::Watch {
   std::map<int, FileDescriptor> lines_;  // by rank
 };
 
-Lifelines::Lifelines(const Rendezvous& job, Alarm alarm) : watch_(std::make_unique<Watch>(job, std::move(alarm))) {
+LinkMonitor::LinkMonitor(const Rendezvous& job, Alarm alarm) : watch_(std::make_unique<Watch>(job, std::move(alarm))) {
   if (watch_->needed()) thread_ = std::jthread([this](const std::stop_token& stop) { watch_->run(stop); });
 }
 
-Lifelines::~Lifelines() {
+LinkMonitor::~LinkMonitor() {
   thread_.request_stop();
   watch_->wake();
   if (thread_.joinable()) thread_.join();

@@ -11,6 +11,6 @@ namespace bonfire::train {
 std::string our_key_for(std::string_view name);
 
 // Both sides of that list: pairs of another program's word and ours.
-std::span<const std::pair<std::string_view, std::string_view>> words_of_others();
+std::span<const std::pair<std::string_view, std::string_view>> foreign_keys();
 
 }  // namespace bonfire::train
