@@ -41,7 +41,7 @@ std::vector<Batch> make_batches(int64_t size, Device place) {
 }
 
 struct Result {
-  double step = 0, launch = 0;  // milliseconds, medians
+  double step = 0, submission = 0;  // milliseconds, medians
   double first_loss = 0, last_loss = 0;
 };
 
@@ -67,14 +67,14 @@ Result measure(Model model, int64_t batch_size, double lr, Device place) {
     return loss;
   };
   run(kWarmUp).item();
-  std::vector<double> steps, launches;
+  std::vector<double> steps, submissions;
   for (size_t round = 0; round < kRounds; ++round) {
     synchronize();
     auto begin = Clock::now();
     run(2);  // two may be in flight, so these do not wait
-    auto launched = Clock::now();
+    auto submitted = Clock::now();
     synchronize();
-    launches.push_back(milliseconds(launched - begin) / 2);
+    submissions.push_back(milliseconds(submitted - begin) / 2);
     begin = Clock::now();
     Tensor loss = run(kSteps);
     synchronize();
@@ -82,9 +82,9 @@ Result measure(Model model, int64_t batch_size, double lr, Device place) {
     result.last_loss = loss.item();
   }
   std::nth_element(steps.begin(), steps.begin() + kRounds / 2, steps.end());
-  std::nth_element(launches.begin(), launches.begin() + kRounds / 2, launches.end());
+  std::nth_element(submissions.begin(), submissions.begin() + kRounds / 2, submissions.end());
   result.step = steps[kRounds / 2];
-  result.launch = launches[kRounds / 2];
+  result.submission = submissions[kRounds / 2];
   return result;
 }
 
@@ -99,16 +99,18 @@ int main(int argc, char** argv) {
   try {
     Device place = parse_device("cuda");
     nlohmann::json report;
-    std::printf("%-34s %10s %12s %12s %12s\n", "case", "ms a step", "launch us", "first loss", "last loss");
+    std::printf("%-34s %10s %12s %12s %12s\n", "case", "ms a step", "submission us", "first loss", "last loss");
     auto run = [&](const std::string& name, auto&& case_of) {
       if (name.find(wanted) == std::string::npos) return;
       manual_seed(1);
       Result r = case_of();
-      std::printf("%-34s %10.4f %12.1f %12.4f %12.4f\n", name.c_str(), r.step, r.launch * 1e3, r.first_loss,
+      std::printf("%-34s %10.4f %12.1f %12.4f %12.4f\n", name.c_str(), r.step, r.submission * 1e3, r.first_loss,
                   r.last_loss);
       std::fflush(stdout);
-      report[name] = {
-          {"step_ms", r.step}, {"launch_us", r.launch * 1e3}, {"first_loss", r.first_loss}, {"last_loss", r.last_loss}};
+      report[name] = {{"step_ms", r.step},
+                      {"submission_us", r.submission * 1e3},
+                      {"first_loss", r.first_loss},
+                      {"last_loss", r.last_loss}};
     };
     for (bool amp : {true, false}) {
       use_mixed_precision(amp);

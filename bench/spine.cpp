@@ -1,4 +1,4 @@
-// The figures of the spine: what tracing, launching, starting and the memory of a step cost.
+// The figures of the spine: what tracing, submitting, starting and the memory of a step cost.
 //
 //   bench_spine [--json FILE] [--peer-python PYTHON]
 //
@@ -84,7 +84,7 @@ TraceCost trace_cost(Model model) {
   return {host_time([&] { train_step(model, optimizer, batch); }), nodes};
 }
 
-// The same without launching: what is traced is dropped. A training step on the CPU in between would empty the caches
+// The same without submitting: what is traced is dropped. A training step on the CPU in between would empty the caches
 // that a host beside a GPU keeps warm.
 template <class Model>
 TraceCost trace_alone(Model model) {
@@ -103,7 +103,7 @@ TraceCost trace_alone(Model model) {
   return {time, nodes};
 }
 
-double compiled_launch() {
+double submission_of_compiled() {
   auto model = models::mnist_cnn();
   Batch batch = make_batch(1);
   auto optimizer = make_optimizer(model);
@@ -170,9 +170,9 @@ int run_all(const std::string& self, const std::string& peer, const std::string&
   add(rows, {"tracing alone per node, small ResNet-18 (" + std::to_string(large.nodes) + " nodes)",
              large.microseconds / static_cast<double>(large.nodes), "us", 1});
   TraceCost cold = trace_cost(models::resnet18_small({.classes = 10, .in_channels = 1}));
-  std::printf("  (with its launch, after 130 MB of CPU work has emptied the caches: %.3f us a node)\n",
+  std::printf("  (with its submission, after 130 MB of CPU work has emptied the caches: %.3f us a node)\n",
               cold.microseconds / static_cast<double>(cold.nodes));
-  add(rows, {"launch of a compiled step, MNIST CNN", compiled_launch(), "us", 10});
+  add(rows, {"submission of a compiled step, MNIST CNN", submission_of_compiled(), "us", 10});
   add(rows, {"process start to end of first step, MNIST CNN batch 64", start_to_first_step(self), "s", 0.5});
   double memory = number_of(self + " --case memory") / 1024;
   if (!peer.empty()) {
@@ -193,16 +193,16 @@ int run_all(const std::string& self, const std::string& peer, const std::string&
 
 int main(int argc, char** argv) {
   std::string json_path, peer, only;
-  CLI::App flags("Tracing, launching and whole steps, beside PyTorch's", "bench_spine");
+  CLI::App flags("Tracing, submitting and whole steps, beside PyTorch's", "bench_spine");
   flags.add_option("--json", json_path, "a file for what was measured");
   flags.add_option("--peer-python", peer, "a Python that has PyTorch");
   flags.add_option("--case", only, "one measurement alone")
-      ->check(CLI::IsMember({"memory", "first_step", "trace", "launch"}));
+      ->check(CLI::IsMember({"memory", "first_step", "trace", "submission"}));
   CLI11_PARSE(flags, argc, argv);
   if (only == "memory") return report_memory();
   if (only == "first_step") return report_first_step();
   if (only == "trace") trace_alone(models::resnet18_small({.classes = 10, .in_channels = 1}));  // for profilers
-  if (only == "launch") compiled_launch();
+  if (only == "submission") submission_of_compiled();
   if (!only.empty()) return 0;
   return run_all(argv[0], peer, json_path);
 }

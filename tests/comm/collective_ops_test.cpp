@@ -10,8 +10,8 @@
 #include "bonfire/comm/all_reduce.h"
 #include "bonfire/comm/axis_groups.h"
 #include "bonfire/comm/reduce.h"
-#include "bonfire/runtime/launch.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "bonfire/runtime/submit.h"
 #include "tests/comm/collective_reference.h"
 #include "tests/comm/ranks.h"
 #include "tests/support/expect_error.h"
@@ -224,7 +224,7 @@ size_t nodes_named(const runtime::Plan& plan, std::string_view name) {
                                            [&](const GraphNode& node) { return node.name() == name; }));
 }
 
-// The plan that was launched last on the device.
+// The plan that was submitted last on the device.
 std::shared_ptr<runtime::Plan> plan_on(Device device) {
   for (const auto& plan : runtime::cached_plans())
     if (!plan->programs.empty() && plan->programs[0].program->device == device) return plan;
@@ -341,7 +341,7 @@ TEST(CollectivePlans, ServeTheNextJobAndNoneWithoutOne) {
   }
   const Tensor x = tensor_of(whole_numbers({4}, 0), DType::f32, {});
   const std::vector<Value> leaves{x.value()};
-  const std::shared_ptr<Completion> completion = runtime::launch(plans[0], leaves, {}).completion;
+  const std::shared_ptr<Completion> completion = runtime::submit(plans[0], leaves, {}).completion;
   completion->reported = true;  // to this test
   EXPECT_ERROR(completion->wait(), Error, "the job has been left, and its steps cannot run");
 }

@@ -106,7 +106,7 @@ TEST_P(Messages, ASendOutlivesItsProgramAndKeepsWhatItSends) {
   });
 }
 
-TEST_P(Messages, WhatFailsLateFailsTheNextLaunch) {
+TEST_P(Messages, WhatFailsLateFailsTheNextSubmission) {
   expect_all_fine(run_ranks(GetParam(), 2, [](Rank& rank) {
     fleet::join(rank.group, {.pipeline = 2});
     const Device device = device_of(rank, GetParam());

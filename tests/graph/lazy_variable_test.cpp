@@ -44,7 +44,7 @@ std::vector<float> floats(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-TEST(LazyVariable, TakesMemoryWithTheFirstLaunchThatUsesIt) {
+TEST(LazyVariable, TakesMemoryWithTheFirstSubmissionThatUsesIt) {
   std::atomic<int> calls{0};
   Variable w = counted(calls);
   Tensor total = sum(w.value() * 2.0);

@@ -196,7 +196,7 @@ TEST(ElementwiseGradient, HasTheTypeOfItsInput) {
   expect_values(gradients[1], {2, 2, 2});
 }
 
-TEST(Elementwise, ScalarIsReadAtEachLaunch) {
+TEST(Elementwise, ScalarIsReadAtEachSubmission) {
   Scalar factor(2.0);
   Tensor x = floats({1, 3});
   expect_values(x * factor, {2, 6});

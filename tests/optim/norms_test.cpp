@@ -78,7 +78,7 @@ Tensors clipped(const std::vector<Tensor>& gradients, double max_norm) {
   return clip_gradients(gradients, gradient_squares(gradients), max_norm);
 }
 
-// The names of the nodes of the step that was launched last.
+// The names of the nodes of the step that was submitted last.
 std::vector<std::string> nodes_of_last_step() {
   std::vector<std::string> names;
   for (const GraphNode& node : runtime::cached_plans().front()->graph->nodes())

@@ -474,7 +474,7 @@ TEST(InProcessDataParallel, AStepThatThrowsOnOneDeviceEndsOnAll) {
 TEST(InProcessDataParallel, AKernelThatFailsOnOneDeviceEndsTheStep) {
   DataParallel parallel(SmoothNet({}), momentum, first_devices(2));
   Tensor image = batch_of(0, 2).image;
-  Tensor loss = parallel.step(train_step, image, Tensor::from<int64_t>({1, 99}, {2}));  // launched; not run yet
+  Tensor loss = parallel.step(train_step, image, Tensor::from<int64_t>({1, 99}, {2}));  // submitted; not run yet
   EXPECT_ERROR(loss.item(), Error, "target 99 of row 0 is not a class");
   EXPECT_ERROR(parallel.step(train_step, image, Tensor::from<int64_t>({1, 2}, {2})).item(), Error,
                "target 99 of row 0 is not a class");
@@ -561,7 +561,7 @@ TEST(DataParallelWithAGpu, AKernelThatFailsOnTheCpuEndsTheStep) {
                "target 99 of row 0 is not a class");
 }
 
-// Not in the memory that gradients share, of every dtype and size; the third launch on is a replay.
+// Not in the memory that gradients share, of every dtype and size; the third submission on is a replay.
 TEST(DataParallelWithAGpu, AllReducesTensorsOfAnyKind) {
   if (!cuda_device()) GTEST_SKIP() << "no GPU";
   auto groups = comm::local_groups(2, {.timeout = std::chrono::seconds(60)});
@@ -573,12 +573,12 @@ TEST(DataParallelWithAGpu, AllReducesTensorsOfAnyKind) {
       for (DType dtype : {DType::f32, DType::bf16, DType::i64})
         for (int64_t count : {0, 1, 1000})
           for (comm::Reduce reduce : {comm::Reduce::sum, comm::Reduce::max})
-            for (int launch = 0; launch < 4; ++launch) {
+            for (int round = 0; round < 4; ++round) {
               NoGrad no_grad;
               const Tensor mine =
-                  full({count}, static_cast<double>(10 * launch + 1 + static_cast<int>(r)), dtype, device);
+                  full({count}, static_cast<double>(10 * round + 1 + static_cast<int>(r)), dtype, device);
               const Tensor both = comm::all_reduce(mine + full({count}, 1, dtype, device), Axis::data, reduce);
-              const double one = 10 * launch + 2, other = one + 1;
+              const double one = 10 * round + 2, other = one + 1;
               const double expected = reduce == comm::Reduce::sum ? one + other : other;
               for (float found : cast(both, DType::f32).to_vector<float>())
                 ASSERT_EQ(found, static_cast<float>(expected)) << name_of(dtype) << " on " << to_string(device);

@@ -93,7 +93,7 @@ TEST(Compile, StepsAreCheckedOpByOpWhenNumbersAre) {
   set_check_numbers(false);
 }
 
-TEST(Compile, TracesOnceAndLaunchesAfterwards) {
+TEST(Compile, TracesOnceAndSubmitsAfterwards) {
   const float start[] = {4};
   Parameter w(Variable::from<float>(start, {1}));
   Scalar rate(0.25);

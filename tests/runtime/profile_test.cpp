@@ -10,7 +10,7 @@
 namespace bonfire::runtime::profile_test {
 namespace {
 
-TEST(Profile, NotesEveryNodeOncePerLaunchAndOnlyWhileAsked) {
+TEST(Profile, NotesEveryNodeOncePerSubmissionAndOnlyWhileAsked) {
   Tensor a = zeros({8, 16}), b = zeros({16, 4});
   commit();
   clear_plan_cache();

@@ -15,11 +15,11 @@ constexpr Device kDevice{DeviceType::cpu, 7};  // whose scratch memory no other 
 
 // Restores the usual frequency when it goes.
 struct Frequency {
-  explicit Frequency(int64_t launches) { runtime::set_release_frequency(launches); }
+  explicit Frequency(int64_t submissions) { runtime::set_release_frequency(submissions); }
   ~Frequency() { runtime::set_release_frequency(100); }
 };
 
-void launch_small(int times) {
+void run_small(int times) {
   Tensor x = ones({2}, DType::f32, kDevice);
   for (int i = 0; i < times; ++i) (x + 1.0).to_vector<float>();
 }
@@ -30,15 +30,15 @@ uint64_t releases_during(const std::function<void()>& body) {
   return runtime::cache_statistics().releases - before;
 }
 
-TEST(PlanCacheRelease, ComesEverySoManyLaunches) {
-  launch_small(1);
+TEST(PlanCacheRelease, ComesEverySoManySubmissions) {
+  run_small(1);
   for (int every : {1, 3, 100}) {
     Frequency frequency(every);
-    EXPECT_EQ(releases_during([&] { launch_small(4 * every); }), 4U) << every;
+    EXPECT_EQ(releases_during([&] { run_small(4 * every); }), 4U) << every;
   }
 }
 
-TEST(PlanCacheRelease, CountsLaunchesOfCompiledStepsToo) {
+TEST(PlanCacheRelease, CountsSubmissionsOfCompiledStepsToo) {
   auto step = compile([](const Tensor& x) { return x * 2.0; });
   Tensor x = ones({2}, DType::f32, kDevice);
   step(x);
@@ -66,11 +66,11 @@ TEST(PlanCacheRelease, GivesBackScratchMemoryThatOnlyDroppedPlansNeeded) {
   const double expected = large();
   EXPECT_GT(resident_pages(kBytes), 0U);
   Frequency frequency(10);
-  launch_small(100);
+  run_small(100);
   queue_of(kDevice).synchronize();
   EXPECT_GT(resident_pages(kBytes), 0U);  // its plan has run of late
   const uint64_t dropped = runtime::cache_statistics().dropped;
-  launch_small(2010);
+  run_small(2010);
   queue_of(kDevice).synchronize();
   EXPECT_GT(runtime::cache_statistics().dropped, dropped);
   EXPECT_EQ(resident_pages(kBytes), 0U);

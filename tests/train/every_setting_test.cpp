@@ -283,7 +283,7 @@ constexpr Elsewhere kElsewhere[] = {
     {"check_replicas", "parallel/replica_check_test.cpp", "AFlippedBitIsNamedWithItsRank"},
     {"collective_timeout", "launch/frozen_test.cpp", "AreNamedByAllWithTheirStepAndCollective"},
     {"strategy.use_hierarchical_allreduce", "launch/hierarchy_test.cpp", "OnlyTheLeastPossibleLeavesAHost"},
-    {"strategy.num_iteration_per_drop_scope", "train/trainer_test.cpp", "ReleasesMemoryEverySoManyLaunches"},
+    {"strategy.num_iteration_per_drop_scope", "train/trainer_test.cpp", "ReleasesMemoryEverySoManySubmissions"},
     {"strategy.fast_math", "ops/exactness_test.cpp", "IsPartOfWhatAPlanIsMadeFor"},
     {"strategy.fetch_frequency", "train/trainer_test.cpp", "FetchesTheResultsOfEverySoManySteps"},
 };

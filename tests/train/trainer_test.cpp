@@ -315,7 +315,7 @@ TEST(Trainer, FetchesTheResultsOfEverySoManySteps) {
   EXPECT_EQ(fourth.seen.evaluations.back().loss, every.seen.evaluations.back().loss);
 }
 
-TEST(Trainer, ReleasesMemoryEverySoManyLaunches) {
+TEST(Trainer, ReleasesMemoryEverySoManySubmissions) {
   Counted every = counted({"strategy.num_iteration_per_drop_scope=1"});
   Counted fourth = counted({"strategy.num_iteration_per_drop_scope=4"});
   EXPECT_GE(every.releases, 12U);
@@ -351,7 +351,7 @@ TEST(Trainer, ATraceHasTheLoopTheWorkersTheNodesAndTheCheckpoints) {
   EXPECT_GE(counts["training data, worker 1/make batch"], 15);
   EXPECT_GE(counts["test data, worker 1/make batch"], 1);
   EXPECT_EQ(counts["training loop/next batch"], 15);
-  EXPECT_EQ(counts["training loop/launch step"], 15);
+  EXPECT_EQ(counts["training loop/submit step"], 15);
   EXPECT_EQ(counts["training loop/evaluate"], 1);
   EXPECT_EQ(counts["training loop/copy checkpoint"], 1);
   EXPECT_EQ(counts["checkpoint writer/write step-00000015"], 1);

@@ -20,7 +20,8 @@ std::string ValueNames::at(int64_t number) const {
 
 AxisGroups& AxisGroups::of(const Run& run) {
   if (run.groups == nullptr)
-    throw_error<CommError>("[comm] the job has been left, and its steps cannot run: join one before they are launched");
+    throw_error<CommError>(
+        "[comm] the job has been left, and its steps cannot run: join one before they are submitted");
   return static_cast<AxisGroups&>(*run.groups);  // there is no other kind
 }
 

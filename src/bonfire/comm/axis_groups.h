@@ -1,6 +1,6 @@
 #pragma once
 // AxisGroups: the groups that a mesh axis means to the collectives of a job's steps. Nodes and plans name an axis; each
-// launch carries the AxisGroups of the job that it was made in, and kernels ask there (Run::groups).
+// submission carries the AxisGroups of the job that it was made in, and kernels ask there (Run::groups).
 //
 //   auto groups = std::make_shared<comm::AxisGroups>();
 //   groups->change(Axis::tensor, {.communicators = {group->split(0)}});
@@ -52,7 +52,7 @@ class AxisGroups final : public StepGroups {
     Group& group() const { return *communicators.front(); }
   };
 
-  // Those of a launch. CommError where it was made after its job was left.
+  // Those of a submission. CommError where it was made after its job was left.
   static AxisGroups& of(const Run& run);
 
   void change(Axis axis, Along other);                  // nothing may be running along it
@@ -63,7 +63,7 @@ class AxisGroups final : public StepGroups {
   std::shared_ptr<Group> for_messages(const Line& line);
   // Posts what sends a message, which is under way until it returns.
   void post(Outbox& outbox, const Line& line, std::function<void(Group& group)> message);
-  // From now on a message that fails fails no launch: give_up_messages() counts it.
+  // From now on a message that fails fails no submission: give_up_messages() counts it.
   void begin_leaving();
   // How many messages nobody has received. Those that are still under way after that time are given up.
   int give_up_messages(std::chrono::milliseconds patience);

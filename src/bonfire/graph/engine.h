@@ -8,9 +8,9 @@ namespace bonfire {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Compiles the trace or finds its plan, launches it, gives its live outputs their buffers, and clears it.
+  // Compiles the trace or finds its plan, submits it, gives its live outputs their buffers, and clears it.
   virtual void commit(Trace& trace) = 0;
-  virtual void synchronize() = 0;  // waits for every launch of every device
+  virtual void synchronize() = 0;  // waits for every submission of every device
 };
 
 Engine& engine();  // BONFIRE_CHECK fails when none is registered

@@ -16,13 +16,13 @@ namespace bonfire {
 
 class VariableState;
 
-// The end of an asynchronous launch. wait() returns when its results are there, or throws what failed.
+// The end of an asynchronous submission. wait() returns when its results are there, or throws what failed.
 class Completion {
  public:
   virtual ~Completion() = default;
   virtual void wait() = 0;
   virtual bool done() = 0;  // wait() would not block
-  // Of a launch over several devices: its parts, of one device each. Otherwise none.
+  // Of a submission over several devices: its parts, of one device each. Otherwise none.
   virtual std::span<const std::shared_ptr<Completion>> parts() const { return {}; }
   Device device;                      // whose queue it belongs to, where it has no parts
   std::atomic<bool> reported{false};  // a reader has been told of its failure; the next commit need not repeat it
@@ -32,8 +32,8 @@ enum class LeafKind : uint8_t {
   none,      // an op's node
   feed,      // memory that exists: a tensor from the host, or the result of an earlier commit
   variable,  // one version of a variable
-  scalar,    // a host number, read at each launch
-  random     // i64 [4]: seed, step, rank and world (RandomState), read at each launch
+  scalar,    // a host number, read at each submission
+  random     // i64 [4]: seed, step, rank and world (RandomState), read at each submission
 };
 
 struct NodeOutput {
@@ -80,7 +80,7 @@ class Node : public base::RefCounted<Node> {
   uint32_t walk_slot = 0;
 
   // Of a variable leaf, one version: how many inputs of committed nodes with a history it is, whether a backward pass
-  // through these reads it, and the number of the version (kAnyVersion: whichever there is at a launch).
+  // through these reads it, and the number of the version (kAnyVersion: whichever there is at a submission).
   static constexpr uint64_t kAnyVersion = UINT64_MAX;
   std::atomic<uint32_t> history_uses{0};
   bool needed_by_history = false;

@@ -24,7 +24,7 @@ namespace optim {
 class Optimizer;
 }
 
-// The seed and the number of the step that launches read; see base/random.h.
+// The seed and the number of the step that submissions read; see base/random.h.
 struct RandomState {
   uint64_t seed = 0x5eed;
   uint64_t step = 0;
@@ -46,8 +46,8 @@ class StepJob {
   virtual ~StepJob() = default;
 };
 
-// The groups that the axes of the mesh mean to the collectives of a step: comm/axis_groups.h. Each launch keeps those
-// that it was made with, so a plan knows axes alone.
+// The groups that the axes of the mesh mean to the collectives of a step: comm/axis_groups.h. Each submission keeps
+// those that it was made with, so a plan knows axes alone.
 class StepGroups {
  public:
   virtual ~StepGroups() = default;

@@ -2,10 +2,10 @@
 // StepState: a value of the host that shapes what a step traces, beside the step's inputs: whether a gradient is clear,
 // train or eval mode, whether gradients are reduced.
 //
-// compile() traces a step once and launches it many times. What the traced function reads of the host decides what is
-// traced, and what it changes there every later launch must change too. So such values live in a StepState: the first
-// value that a step reads while compile() traces it becomes part of that step's key, and what the step leaves in it
-// each later launch leaves there as well.
+// compile() traces a step once and submits it many times. What the traced function reads of the host decides what is
+// traced, and what it changes there every later submission must change too. So such values live in a StepState: the
+// first value that a step reads while compile() traces it becomes part of that step's key, and what the step leaves in
+// it each later submission leaves there as well.
 //
 //   StepState<bool> training{true};
 //   if (training) ...   // a step that is compiled knows that it was read

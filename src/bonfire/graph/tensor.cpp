@@ -32,12 +32,12 @@ struct Located {
   Layout layout;
 };
 
-void wait_for(Completion* launch) {
-  if (launch == nullptr) return;
+void wait_for(Completion* submission) {
+  if (submission == nullptr) return;
   try {
-    launch->wait();
+    submission->wait();
   } catch (...) {
-    launch->reported = true;
+    submission->reported = true;
     throw;
   }
 }

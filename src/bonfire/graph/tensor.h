@@ -137,7 +137,7 @@ class NoGrad {
 };
 
 // A number that may vary from step to step without changing the graph (a learning rate, a temperature): it is read each
-// time a plan is launched, also one that `compile` traced long ago. Copies share the number.
+// time a plan is submitted, also one that `compile` traced long ago. Copies share the number.
 class Scalar {
  public:
   Scalar(double value = 0) : cell_(std::make_shared<double>(value)) {}
@@ -151,7 +151,7 @@ class Scalar {
   std::shared_ptr<double> cell_;
 };
 
-void commit();                    // launches what this thread has pending
+void commit();                    // submits what this thread has pending
 void synchronize();               // commits, and waits for every device
 void manual_seed(uint64_t seed);  // commits, and begins the random numbers again
 

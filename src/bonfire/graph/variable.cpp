@@ -18,9 +18,9 @@ const Variable* copy_here(const Variable& variable) {
   return copies == nullptr ? nullptr : copies->find(variable);
 }
 
-// Until nothing that runs uses the variable: nothing of this thread, and not the launch that last wrote it, which may
-// be another thread's.
-void wait_for_launches(VariableState& state) {
+// Until nothing that runs uses the variable: nothing of this thread, and not the submission that last wrote it, which
+// may be another thread's.
+void wait_for_submissions(VariableState& state) {
   engine().synchronize();
   if (state.ready == nullptr || !state.failure.empty()) return;
   try {
@@ -33,14 +33,14 @@ void wait_for_launches(VariableState& state) {
 // Host-side changes wait for what is pending too.
 void settle(VariableState& state) {
   commit();
-  wait_for_launches(state);
+  wait_for_submissions(state);
 }
 
 std::shared_ptr<Storage> late_storage(Device device, size_t bytes) {
   return std::make_shared<Storage>(device, bytes, Storage::WhenUsed());
 }
 
-// Nobody has used it: no launch, no handle.
+// Nobody has used it: no submission, no handle.
 bool is_untouched(const VariableState& state) { return !state.has_values && state.leaf == nullptr; }
 
 std::string called(const VariableState& state) { return state.name.empty() ? "without a name" : state.name; }
@@ -321,7 +321,7 @@ void Variable::rebase(Buffer buffer) const {
   BONFIRE_CHECK(buffer.storage->device() == device() && buffer.offset + bytes <= buffer.storage->bytes());
   DeviceMemory& memory = memory_of(device());
   if (state.has_values) {
-    wait_for_launches(state);              // what is pending finds the memory when it is launched
+    wait_for_submissions(state);           // what is pending finds the memory when it is submitted
     std::vector<std::byte> values(bytes);  // layout and all
     memory.copy_to_host(values.data(), state.buffer.data(), bytes);
     memory.copy_from_host(buffer.data(), values.data(), bytes);

@@ -4,8 +4,8 @@
 // place unless the version it replaces is still wanted, by a handle or by a history whose backward pass will read it:
 // then that version gets memory of its own first.
 //
-// Making one, giving it first values and moving it take no memory: that comes with the first launch that uses it, or
-// when it is loaded or saved. A variable may hold a slice of what it stands for (graph/slice.h). Users still see the
+// Making one, giving it first values and moving it take no memory: that comes with the first submission that uses it,
+// or when it is loaded or saved. A variable may hold a slice of what it stands for (graph/slice.h). Users still see the
 // whole: its shape, its first values, its value in a step (which a pass must share out, graph/sliced_value.h). What is
 // there is stored(); nothing here asks other ranks for the rest, which fleet::gather() does.
 
@@ -39,7 +39,7 @@ class VariableState : public base::RefCounted<VariableState> {
   FirstValues first_values;  // until then; empty: zeros
   uint64_t version = 0;
   StepState<bool> requires_grad{false};
-  std::shared_ptr<Completion> ready;  // the launch that last wrote it
+  std::shared_ptr<Completion> ready;  // the submission that last wrote it
   std::string failure;                // why its content cannot be trusted, until it is loaded again
 
   Node* leaf = nullptr;  // this version's leaf node while someone holds it
@@ -83,7 +83,7 @@ class Variable {
   Tensor value() const;
   operator Tensor() const { return value(); }
   void assign(const Tensor& value) const;                 // traced; ShapeError when the specs differ
-  void load(std::span<const std::byte> row_major) const;  // all of it, at once; waits for launches that use it
+  void load(std::span<const std::byte> row_major) const;  // all of it, at once; waits for submissions that use it
   std::vector<std::byte> save() const;                    // at once, row-major; GraphError where this is a slice
   void move_to(Device device) const;                      // keeps the value; clears the gradient
   // From now on, by rule: what has no memory yet gets none for it.

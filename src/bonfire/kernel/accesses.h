@@ -21,7 +21,7 @@ struct Accesses {
 
 Accesses::Range range_at(const void* address, size_t bytes);
 
-// Of one step, with the addresses of a launch. Its workspace is written.
+// Of one step, with the addresses of a submission. Its workspace is written.
 Accesses accesses_of(const Program& program, const ProgramStep& step, std::span<void* const> addresses);
 
 bool must_wait(const Accesses& later, const Accesses& earlier);

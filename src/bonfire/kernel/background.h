@@ -59,7 +59,7 @@ class Background {
   std::map<Line, std::thread> threads_;  // each begins with the line's first work
 };
 
-// The outbox of one step of one launch. `where` begins the message of what fails: "[send] failed on cpu:0".
+// The outbox of one step of one submission. `where` begins the message of what fails: "[send] failed on cpu:0".
 class StepOutbox final : public Outbox {
  public:
   StepOutbox(Background& background, std::string where, FailureCalls after_failure)

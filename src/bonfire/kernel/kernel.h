@@ -39,7 +39,7 @@ struct Line {
 std::string to_string(const Line& line);  // "data, communicator 0", "to rank 1 along pipeline"
 
 // Takes work that may go on after the step that gives it, and after its program: it touches neither arena nor operands.
-// What fails there fails the queue's next launch.
+// What fails there fails the queue's next submission.
 class Outbox {
  public:
   virtual ~Outbox() = default;
@@ -53,7 +53,7 @@ struct Run {
   void* workspace;               // Candidate::workspace_bytes
   ThreadPool* threads;           // of a CPU device; null elsewhere
   void* stream;                  // of a CUDA device (a cudaStream_t); null elsewhere
-  StepGroups* groups = nullptr;  // of the job that launched it; null: it has none
+  StepGroups* groups = nullptr;  // of the job that submitted it; null: it has none
   Outbox* outbox = nullptr;      // of a candidate with a line
 
   template <class T>

@@ -11,12 +11,13 @@
 
 namespace bonfire {
 
-// What an address of a program is, so that a queue that replays captured work knows what can change between launches.
+// What an address of a program is, so that a queue that replays captured work knows what can change between
+// submissions.
 enum class AddressKind : uint8_t {
   fixed,   // seldom another one: arena, variables, constants (a variable moves when an optimizer gathers them)
-  feed,    // read only; another place on each launch
-  output,  // written; another place on each launch
-  scalars  // read only: `offset` bytes into the block of host numbers that the queue copies in at each launch
+  feed,    // read only; another place on each submission
+  output,  // written; another place on each submission
+  scalars  // read only: `offset` bytes into the block of host numbers that the queue copies in at each submission
 };
 
 struct Address {
@@ -37,8 +38,8 @@ struct ProgramStep {
 
 // How long the steps of a program took, written by the queue.
 struct StepTimes {
-  std::vector<std::vector<double>> begins;   // [launch][step], on the steady clock
-  std::vector<std::vector<double>> seconds;  // [launch][step]
+  std::vector<std::vector<double>> begins;   // [submission][step], on the steady clock
+  std::vector<std::vector<double>> seconds;  // [submission][step]
 };
 
 struct Program {
@@ -48,27 +49,27 @@ struct Program {
   std::shared_ptr<StepTimes> times = nullptr;  // set, while nothing is in flight, by whoever wants to know
 };
 
-// One launch of a program.
-struct Launch {
+// One submission of a program.
+struct Submission {
   std::shared_ptr<const Program> program;
   std::vector<void*> addresses;
   std::vector<std::byte> scalars;                  // what AddressKind::scalars must hold
-  std::vector<std::shared_ptr<Completion>> after;  // launches on other devices whose results this one reads
+  std::vector<std::shared_ptr<Completion>> after;  // submissions on other devices whose results this one reads
   std::shared_ptr<void> keep_alive;                // storages in use until it is done
-  std::shared_ptr<StepGroups> groups = nullptr;    // of the job that launches it
+  std::shared_ptr<StepGroups> groups = nullptr;    // of the job that submits it
   // Called when it fails, before what is beside the queue is waited for.
   FailureCalls after_failure = nullptr;
 };
 
-// Launches run in the order given. launch() returns at once (it waits only when too many are in flight).
+// Submissions run in the order given. submit() returns at once (it waits only when too many are in flight).
 class Queue {
  public:
   virtual ~Queue() = default;
-  virtual std::shared_ptr<Completion> launch(Launch launch) = 0;
-  virtual void synchronize() = 0;  // until all launches are done; does not throw their errors
+  virtual std::shared_ptr<Completion> submit(Submission submission) = 0;
+  virtual void synchronize() = 0;  // until all submissions are done; does not throw their errors
   // Memory of at least `bytes` for temporaries that all programs of this queue share. The address never moves.
   virtual void* arena(size_t bytes) = 0;
-  // Gives back what the arena has above `keep` bytes, after everything launched; whoever uses it later gets new
+  // Gives back what the arena has above `keep` bytes, after everything submitted; whoever uses it later gets new
   // memory.
   virtual void release_scratch(size_t /*keep*/) {}
   // A queue that runs steps side by side where they share no bytes loses that when temporaries share memory. Programs
@@ -77,13 +78,13 @@ class Queue {
   // Neighbouring steps that may run at the same time when they share no bytes: temporaries of as many never do.
   virtual int steps_in_flight() const { return 1; }
   // Real time that steps have taken since the queue was made, without those in lines and what waits for them; of all
-  // launches that are done. 0: this queue does not measure.
+  // submissions that are done. 0: this queue does not measure.
   virtual double seconds_computing() { return 0; }
   // Which make of processor it is, where the host's own name for it does not say: "NVIDIA H200".
   virtual std::string model() const { return {}; }
-  // Real time in which these launches could only wait for collectives.
+  // Real time in which these submissions could only wait for collectives.
   virtual double seconds_communicating() { return 0; }
-  // Runs body with this device's threads or stream, after everything launched; for timing candidates.
+  // Runs body with this device's threads or stream, after everything submitted; for timing candidates.
   virtual void run_now(const std::function<void(const Run&)>& body) = 0;
 };
 

@@ -62,7 +62,7 @@ class StateCopy {
   // Memory for values of so many bytes, touched, so that the first take() need not wait for it.
   void reserve(size_t bytes);
 
-  void take(const StateDict& state);  // waits for launches that are in flight; a tied variable is copied once
+  void take(const StateDict& state);  // waits for submissions that are in flight; a tied variable is copied once
   // Row-major, of slices what is here; what lies otherwise is put in order by the first call. Valid until the next
   // take().
   std::span<const TensorEntry> entries();

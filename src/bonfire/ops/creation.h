@@ -11,7 +11,7 @@ Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = {});
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 
-// Every element `value`, which is read at each launch: a plain number or a Scalar.
+// Every element `value`, which is read at each submission: a plain number or a Scalar.
 Tensor full(const Shape& shape, const Scalar& value, DType dtype = DType::f32, Device device = {});
 
 // begin, begin + step, … up to but without `end`; rank 1.

@@ -5,9 +5,9 @@
 //
 //   uniform_random({2, 8}, DType::f32, {}, {.whole = {4, 8}, .offset = {2, 0}, .stride = {1, 1}})  // the last two rows
 //
-// Beside that there are the rows of data-parallel ranks, which a launch is told (RandomState in graph/step_context.h):
-// row i of what a rank calls the whole is row i · world + rank of the batch of all ranks. Ops whose inputs are a batch
-// go by both.
+// Beside that there are the rows of data-parallel ranks, which a submission is told (RandomState in
+// graph/step_context.h): row i of what a rank calls the whole is row i · world + rank of the batch of all ranks. Ops
+// whose inputs are a batch go by both.
 
 #include "bonfire/tensor/shape.h"
 

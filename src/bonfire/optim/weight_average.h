@@ -32,7 +32,7 @@ class WeightAverage {
   WeightAverage& operator=(const WeightAverage&) = delete;
 
   void begin_anew() const;      // from the source's weights as they are now
-  void set_step(int64_t step);  // t; before each launch
+  void set_step(int64_t step);  // t; before each submission
   const VariableCopies& copies() const { return mean_.copies(); }
   const nn::StateDict& state() const { return mean_.state(); }  // the mean, by the names of the model's
 

@@ -74,7 +74,7 @@ std::vector<Tensor> DealtSteps::run(const Body& body, std::span<const Tensor> ba
     for (const HostRows& one : rows) own.push_back(one.deal(share, device));
     const fleet::StandIns scope(share.own == 0);
     const fleet::RowsOf own_rows(share);
-    results[place] = launched(body(place, own));
+    results[place] = submitted(body(place, own));
     steps[place] = StepContext::current().random.step;
     if (!timed) return;
     synchronize();

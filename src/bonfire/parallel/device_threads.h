@@ -32,7 +32,7 @@ class DeviceThreads {
   // Calls body(place of the device) on all threads, and waits. Throws what the thread at fault has thrown.
   void run(const std::function<void(size_t)>& body);
 
-  // In each thread: how much its loss counts in the mean over all devices. Compiled steps read it at each launch.
+  // In each thread: how much its loss counts in the mean over all devices. Compiled steps read it at each submission.
   void weigh_loss(size_t place, double weight);
 
  private:

@@ -33,7 +33,7 @@ class ReplicaCheck {
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
 
-  // Both by all ranks, at the same step. start() only launches; it is no step of the program's (random numbers).
+  // Both by all ranks, at the same step. start() only submits; it is no step of the program's (random numbers).
   void start();
   bool started() const { return !hashes_.empty(); }
   void finish(int64_t step);  // the step that the values are of, for the message

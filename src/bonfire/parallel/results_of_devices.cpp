@@ -12,7 +12,7 @@
 
 namespace bonfire::detail {
 
-std::vector<Tensor> launched(std::vector<Tensor> results) {
+std::vector<Tensor> submitted(std::vector<Tensor> results) {
   commit();
   for (Tensor& result : results) {
     if (!result.defined()) throw_error<GraphError>("[data_parallel] the step returned an undefined tensor");

@@ -9,8 +9,8 @@
 
 namespace bonfire::detail {
 
-// Launches what is pending, and names the results without their histories: other threads may use them then.
-std::vector<Tensor> launched(std::vector<Tensor> results);
+// Submits what is pending, and names the results without their histories: other threads may use them then.
+std::vector<Tensor> submitted(std::vector<Tensor> results);
 
 // The results [device][result] as those of the whole batch, on the first device: of numbers the mean over all samples,
 // of whole ones the sum, and of anything else the rows in the order of the batch. `shares` [device] of that batch.

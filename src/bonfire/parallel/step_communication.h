@@ -26,7 +26,7 @@ struct StepCommunication {
 
 StepCommunication communication_of(const runtime::Plan& plan);
 
-// Of the step with collectives that this process has launched last; before the first one nothing is counted.
+// Of the step with collectives that this process has submitted last; before the first one nothing is counted.
 StepCommunication last_communication();
 
 }  // namespace bonfire::fleet

@@ -7,8 +7,8 @@
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/step_state.h"
 #include "bonfire/graph/variable_moves.h"
-#include "bonfire/runtime/launch.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "bonfire/runtime/submit.h"
 
 namespace bonfire {
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
 
-// A step, traced for one key: everything a launch needs.
+// A step, traced for one key: everything a submission needs.
 struct Traced {
   StepRecord states;  // of the host, that it has read and written
   uint64_t last_call = 0;
@@ -54,7 +54,7 @@ bool fits(const Traced& traced) {
   return runtime::layouts_fit(*traced.plan, traced.leaves);
 }
 
-// Inputs as a launch can bind them: in memory of their own.
+// Inputs as a submission can bind them: in memory of their own.
 std::vector<Tensor> realised(std::span<const Tensor> inputs) {
   std::vector<Tensor> list(inputs.begin(), inputs.end());
   bool copies = false;
@@ -73,7 +73,7 @@ std::vector<Tensor> realised(std::span<const Tensor> inputs) {
   return list;
 }
 
-// A leaf for whatever version the variable has when the step is launched.
+// A leaf for whatever version the variable has when the step is submitted.
 Value any_version(const Value& leaf) {
   auto node = base::make_intrusive<Node>();
   node->leaf = LeafKind::variable;
@@ -225,7 +225,7 @@ std::vector<Tensor> CompiledStep::State::run(std::span<const Tensor> given) {
     traced->moves_seen = moves;
   }
   for (const Variable& variable : traced->assigned) variable.keep_version_for_holders();
-  runtime::LaunchResult result = runtime::launch(traced->plan, traced->leaves, traced->assigned);
+  runtime::SubmissionResult result = runtime::submit(traced->plan, traced->leaves, traced->assigned);
   ++StepContext::current().random.step;
 
   std::vector<Tensor> outputs;

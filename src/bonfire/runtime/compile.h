@@ -1,5 +1,5 @@
 #pragma once
-// compile(step): traces a step function once for each key and afterwards only launches it. The key is everything that
+// compile(step): traces a step function once for each key and afterwards only submits it. The key is everything that
 // shapes the trace: the specs of the inputs, gradient flags, train/eval and no_grad modes, whether gradients are
 // reduced, the options of passes (mixed precision, say).
 //

@@ -97,7 +97,7 @@ class Emitter {
     for (const GraphValue& input : node.inputs) {
       const Location location = places_.location_of(input);
       const int read = address(program, location, places_.bytes_of(input));
-      // What another device wrote is only read here, from a place of its own on each launch.
+      // What another device wrote is only read here, from a place of its own on each submission.
       if (location.source == Source::crossing && input.spec().device != node.device())
         program.program->addresses[static_cast<size_t>(read)].kind = AddressKind::feed;
       step.inputs.push_back(read);

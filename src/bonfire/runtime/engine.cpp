@@ -1,4 +1,4 @@
-// The engine: what a commit does. Live values and what histories need → plan → launch → values get their buffers.
+// The engine: what a commit does. Live values and what histories need → plan → submission → values get their buffers.
 
 #include "bonfire/graph/engine.h"
 
@@ -6,8 +6,8 @@
 
 #include "bonfire/autodiff/backward.h"
 #include "bonfire/base/error.h"
-#include "bonfire/runtime/launch.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "bonfire/runtime/submit.h"
 
 namespace bonfire::runtime {
 
@@ -73,7 +73,7 @@ class PlanningEngine final : public Engine {
     }
   }
 
-  void synchronize() override { synchronize_launches(); }
+  void synchronize() override { synchronize_submissions(); }
 
  private:
   static void run(Trace& trace) {
@@ -86,7 +86,7 @@ class PlanningEngine final : public Engine {
     adopt_layouts(*plan, trace.leaves());
     std::vector<Variable> assigned;
     for (const Assignment& assignment : trace.assignments()) assigned.push_back(assignment.variable);
-    LaunchResult result = launch(plan, trace.leaves(), assigned);
+    SubmissionResult result = submit(plan, trace.leaves(), assigned);
     for (size_t i = 0; i < live.size(); ++i) give_buffer(live[i], std::move(result.outputs[i]), result.completion);
     finish(trace);
   }

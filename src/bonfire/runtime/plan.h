@@ -15,8 +15,8 @@ enum class Source : uint8_t {
   feed,      // the buffer of leaf `index`
   variable,  // the memory of the variable of leaf `index`
   scalar,    // `offset` into the block of host numbers
-  output,    // the buffer of output `index`, made for each launch
-  crossing,  // a value that another device reads: buffer `index`, made for each launch
+  output,    // the buffer of output `index`, made for each submission
+  crossing,  // a value that another device reads: buffer `index`, made for each submission
   constant   // constant `index` of the plan
 };
 
@@ -28,7 +28,7 @@ struct Location {
   friend bool operator==(const Location&, const Location&) = default;
 };
 
-// A host number that a launch writes into the block.
+// A host number that a submission writes into the block.
 struct ScalarSlot {
   int leaf = 0;
   size_t offset = 0;
@@ -64,7 +64,7 @@ struct Plan {
   std::vector<PlanNote> notes;
   bool waits_for_ranks = false;  // has collectives
   std::unique_ptr<Graph> graph;  // after all passes
-  uint64_t last_used = 0;        // number of the launch
+  uint64_t last_used = 0;        // number of the submission
 };
 
 size_t peak_bytes(const Plan& plan, Device device);  // of temporaries

@@ -40,9 +40,9 @@ struct Cache {
   std::mutex mutex;
   std::unordered_map<base::Hash128, std::vector<Entry>> plans;
   CacheStatistics statistics;
-  uint64_t launches = 0;
-  uint64_t release_every = 100;  // launches
-  ScratchBytes scratch;          // that launches have used since the last release, at most
+  uint64_t submissions = 0;
+  uint64_t release_every = 100;  // submissions
+  ScratchBytes scratch;          // that submissions have used since the last release, at most
 };
 
 Cache& cache() {
@@ -50,11 +50,11 @@ Cache& cache() {
   return instance;
 }
 
-size_t drop_unused(Cache& plans, uint64_t launches) {
+size_t drop_unused(Cache& plans, uint64_t submissions) {
   size_t dropped = 0;
   for (auto& [key, entries] : plans.plans)
-    dropped +=
-        std::erase_if(entries, [&](const Entry& entry) { return entry.plan->last_used + launches < plans.launches; });
+    dropped += std::erase_if(
+        entries, [&](const Entry& entry) { return entry.plan->last_used + submissions < plans.submissions; });
   std::erase_if(plans.plans, [](const auto& item) { return item.second.empty(); });
   return dropped;
 }
@@ -178,24 +178,24 @@ std::shared_ptr<Plan> find_or_compile(Trace& trace, std::span<const Value> live,
   ++plans.statistics.compiled;
   plans.statistics.last_reason = explain(*description, nearest);
   base::log_debug("[plan] a step is compiled: {}", plans.statistics.last_reason);
-  plan->last_used = plans.launches;
+  plan->last_used = plans.submissions;
   plans.plans[key].push_back({plan, std::move(description)});
   return plan;
 }
 
-void set_release_frequency(int64_t launches) {
-  if (launches < 1)
-    throw_error<ConfigError>("[runtime] num_iteration_per_drop_scope is {}, expected at least 1", launches);
+void set_release_frequency(int64_t submissions) {
+  if (submissions < 1)
+    throw_error<ConfigError>("[runtime] num_iteration_per_drop_scope is {}, expected at least 1", submissions);
   std::lock_guard lock(cache().mutex);
-  cache().release_every = static_cast<uint64_t>(launches);
+  cache().release_every = static_cast<uint64_t>(submissions);
 }
 
-void note_launch(Plan& plan) {
+void note_submission(Plan& plan) {
   Cache& plans = cache();
   std::lock_guard lock(plans.mutex);
-  plan.last_used = ++plans.launches;
+  plan.last_used = ++plans.submissions;
   note_scratch(plan, plans.scratch);
-  if (plans.launches % plans.release_every != 0) return;
+  if (plans.submissions % plans.release_every != 0) return;
   ++plans.statistics.releases;
   plans.statistics.dropped += drop_unused(plans, kDropAfter);
   for (const auto& [key, entries] : plans.plans)
@@ -223,10 +223,10 @@ void clear_plan_cache() {
   cache().statistics = {};
 }
 
-size_t drop_unused_plans(uint64_t launches) {
+size_t drop_unused_plans(uint64_t submissions) {
   Cache& plans = cache();
   std::lock_guard lock(plans.mutex);
-  return drop_unused(plans, launches);
+  return drop_unused(plans, submissions);
 }
 
 }  // namespace bonfire::runtime

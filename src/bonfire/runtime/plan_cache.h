@@ -25,16 +25,16 @@ bool layouts_fit(const Plan& plan, std::span<const Value> leaves);
 // The cache of plans and compile() both ask here.
 void mix_surroundings(base::Hash128& key, const passes::Options& options, const Mesh& mesh);
 
-// Plans, and what compile() has traced, that have not been used by so many launches are dropped.
+// Plans, and what compile() has traced, that have not been used by so many submissions are dropped.
 inline constexpr uint64_t kDropAfter = 2000;
 
-std::vector<std::shared_ptr<Plan>> cached_plans();  // the one that was launched last first
+std::vector<std::shared_ptr<Plan>> cached_plans();  // the one that was submitted last first
 void clear_plan_cache();
-// Every so many launches (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are
+// Every so many submissions (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are
 // dropped, and devices give back scratch memory that only these needed. ConfigError below 1.
-void set_release_frequency(int64_t launches);
-void note_launch(Plan& plan);  // of every launch, by the one who makes it, when it is under way
-// Drops plans that were not used by the last `launches` launches; returns how many.
-size_t drop_unused_plans(uint64_t launches);
+void set_release_frequency(int64_t submissions);
+void note_submission(Plan& plan);  // of every submission, by the one who makes it, when it is under way
+// Drops plans that were not used by the last `submissions` submissions; returns how many.
+size_t drop_unused_plans(uint64_t submissions);
 
 }  // namespace bonfire::runtime

@@ -84,8 +84,8 @@ std::vector<NodeTime> profile_of(const Plan& plan) {
     const Program& program = *plan.programs[static_cast<size_t>(note.program)].program;
     std::vector<double> seconds;
     if (program.times != nullptr)
-      for (const std::vector<double>& launch : program.times->seconds)
-        if (launch.size() == program.steps.size()) seconds.push_back(launch[static_cast<size_t>(note.step)]);
+      for (const std::vector<double>& submission : program.times->seconds)
+        if (submission.size() == program.steps.size()) seconds.push_back(submission[static_cast<size_t>(note.step)]);
     if (!seconds.empty()) times.push_back({&note, median(std::move(seconds))});
   }
   return times;
@@ -100,8 +100,9 @@ std::vector<NodeSpan> spans_of(const Plan& plan) {
     std::vector<const PlanNote*> notes(program.steps.size());
     for (const PlanNote& note : plan.notes)
       if (note.program == static_cast<int>(p)) notes[static_cast<size_t>(note.step)] = &note;
-    for (size_t launch = 0; launch < program.times->seconds.size(); ++launch) {
-      const std::vector<double>&begins = program.times->begins[launch], &seconds = program.times->seconds[launch];
+    for (size_t submission = 0; submission < program.times->seconds.size(); ++submission) {
+      const std::vector<double>&begins = program.times->begins[submission],
+            &seconds = program.times->seconds[submission];
       for (size_t step = 0; step < seconds.size(); ++step)
         if (notes[step] != nullptr)
           spans.push_back({notes[step], program.device, begins[step], seconds[step], program.steps[step].line});

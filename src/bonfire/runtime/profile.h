@@ -2,7 +2,7 @@
 // Where the time of a step goes: each node of a plan, what was chosen for it, how long it takes and how fast that is.
 //
 //   start_profile(*plan);
-//   ...  // a few launches
+//   ...  // a few submissions
 //   std::cout << print_profile(*plan);
 //
 // On a CPU it is real time, or with one thread its processor time. On a GPU steps then run one by one instead of as one
@@ -26,10 +26,10 @@ void stop_profile(const Plan& plan);
 
 struct NodeTime {
   const PlanNote* note;
-  double seconds;  // median over the launches
+  double seconds;  // median over the submissions
 };
 
-// Nodes in the order in which they run; empty before the first launch.
+// Nodes in the order in which they run; empty before the first submission.
 std::vector<NodeTime> profile_of(const Plan& plan);
 
 struct NodeSpan {
@@ -39,7 +39,7 @@ struct NodeSpan {
   std::optional<Line> line = {};  // of a node that waits for other ranks, which runs beside the others
 };
 
-// Every node of every launch, in the order in which they ran.
+// Every node of every submission, in the order in which they ran.
 std::vector<NodeSpan> spans_of(const Plan& plan);
 
 // A line per node (time, share, GFLOP/s, GB/s, candidate, layout), then the sums by op, largest first.

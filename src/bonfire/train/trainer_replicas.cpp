@@ -2,7 +2,7 @@
 
 namespace bonfire::train {
 
-// The hashes are read some steps after they were launched, so that the device is never idle.
+// The hashes are read some steps after they were submitted, so that the device is never idle.
 void Trainer::State::check_replicas(bool updated) {
   constexpr int64_t kInFlight = 2;  // steps
   if (!replicas) return;

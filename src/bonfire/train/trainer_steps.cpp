@@ -245,12 +245,12 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     if (updated) added = 0;
     due = {due.evaluation || due_by_clock.evaluation || evaluations->by_steps(step),
            due.checkpoint || due_by_clock.checkpoint || checkpoints->by_steps(step)};
-    Span launch(timeline.get(), kLoopTrack, "launch step");
+    Span submission(timeline.get(), kLoopTrack, "submit step");
     const bool standing_in = taken.share.own == 0;
     fleet::StandIns scope(standing_in);
     fleet::RowsOf rows(taken.share);
     tally.add((*training_step)(taken.batch.input, taken.batch.label), taken.share);
-    launch.end();
+    submission.end();
     show_steps(at, epoch);
     note_collectives();
     balance_shares(taken.batch.input.size(0));

@@ -1,4 +1,4 @@
-// What CUDA devices do, on a real one: launches, captured steps, and training that follows the CPU's.
+// What CUDA devices do, on a real one: submissions, captured steps, and training that follows the CPU's.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -117,7 +117,7 @@ TEST_F(CudaDevice, TheSameSeedGivesTheSameBits) {
   EXPECT_EQ(train(make, {64, 1, 28, 28}, place, true, 20), train(make, {64, 1, 28, 28}, place, true, 20));
 }
 
-// More parameters than one launch of the kernel takes, with gradients at other steps each.
+// More parameters than one call of the kernel takes, with gradients at other steps each.
 TEST_F(CudaDevice, AdamCountsTheUpdatesOfEachParameter) {
   auto updated = [](Device device) {
     std::vector<Parameter> parameters;

@@ -143,12 +143,12 @@ class CpuQueue final : public Queue {
     if (reserved_ != nullptr) munmap(reserved_, reserved_bytes_);
   }
 
-  std::shared_ptr<Completion> launch(Launch launch) override {
+  std::shared_ptr<Completion> submit(Submission submission) override {
     auto completion = std::make_shared<CpuCompletion>(device_);
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return jobs_.size() + (busy_ ? 1 : 0) < kMostInFlight; });
-      jobs_.push_back({std::move(launch), completion, {}});
+      jobs_.push_back({std::move(submission), completion, {}});
     }
     changed_.notify_all();
     return completion;
@@ -208,7 +208,7 @@ class CpuQueue final : public Queue {
   };
 
   struct Job {
-    Launch launch;
+    Submission submission;
     std::shared_ptr<CpuCompletion> completion;
     std::function<void(const Run&)> body;
   };
@@ -230,7 +230,7 @@ class CpuQueue final : public Queue {
         if (job.body) {
           job.body(Run{{}, {}, nullptr, &threads_, nullptr});
         } else {
-          taken = run(job.launch);
+          taken = run(job.submission);
         }
       } catch (...) {
         error = std::current_exception();
@@ -249,33 +249,33 @@ class CpuQueue final : public Queue {
   }
 
   // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
-  Seconds run(Launch& launch) {
+  Seconds run(Submission& submission) {
     try {
       if (std::exception_ptr late = background_.take_late_failure()) std::rethrow_exception(late);
-      return run_program(launch);
+      return run_program(submission);
     } catch (const std::exception& error) {
-      tell(launch.after_failure, error.what());
+      tell(submission.after_failure, error.what());
       background_.finish_after_failure();
       throw;
     }
   }
 
-  Seconds run_program(Launch& launch) {
-    for (const auto& earlier : launch.after) earlier->wait();
-    const Program& program = *launch.program;
+  Seconds run_program(Submission& submission) {
+    for (const auto& earlier : submission.after) earlier->wait();
+    const Program& program = *submission.program;
     for (size_t i = 0; i < program.addresses.size(); ++i)
       if (program.addresses[i].kind == AddressKind::scalars)
-        launch.addresses[i] = launch.scalars.data() + program.addresses[i].offset;
+        submission.addresses[i] = submission.scalars.data() + program.addresses[i].offset;
     StepTimes* times = program.times.get();
     if (times != nullptr) {
       times->begins.emplace_back(program.steps.size());
       times->seconds.emplace_back(program.steps.size());
     }
-    return run_steps(launch, times);
+    return run_steps(submission, times);
   }
 
-  Seconds run_steps(const Launch& launch, StepTimes* times) {
-    const Program& program = *launch.program;
+  Seconds run_steps(const Submission& submission, StepTimes* times) {
+    const Program& program = *submission.program;
     const double begin = seconds_now(false);
     double waiting = 0;  // seconds, for what is beside the queue
     auto wait = [&](const auto& body) {
@@ -285,22 +285,22 @@ class CpuQueue final : public Queue {
     };
     for (size_t first = 0; first < program.steps.size();) {
       const std::optional<Line>& line = program.steps[first].line;
-      const size_t count = line ? 1 : independent_steps(program, launch.addresses, first);
+      const size_t count = line ? 1 : independent_steps(program, submission.addresses, first);
       if (line || !background_.idle()) {
         wait([&] {
           for (size_t i = first; i < first + count; ++i)
-            background_.wait_for(accesses_of(program, program.steps[i], launch.addresses));
+            background_.wait_for(accesses_of(program, program.steps[i], submission.addresses));
         });
       }
       if (line) {
         background_.start(
-            *line, accesses_of(program, program.steps[first], launch.addresses),
-            [this, &launch, first, times] { run_step(launch, first, times); }, program.steps[first].agrees);
+            *line, accesses_of(program, program.steps[first], submission.addresses),
+            [this, &submission, first, times] { run_step(submission, first, times); }, program.steps[first].agrees);
       } else if (count == 1) {
-        run_step(launch, first, times);
+        run_step(submission, first, times);
       } else {
         threads_.run(static_cast<int64_t>(count),
-                     [&](int64_t i) { run_step(launch, first + static_cast<size_t>(i), times); });
+                     [&](int64_t i) { run_step(submission, first + static_cast<size_t>(i), times); });
       }
       first += count;
     }
@@ -321,7 +321,7 @@ class CpuQueue final : public Queue {
     fail_memory("the temporaries of a step", bytes);
   }
 
-  // Between two launches nothing in the arena is needed: pages go, the addresses stay.
+  // Between two submissions nothing in the arena is needed: pages go, the addresses stay.
   void empty_arena(size_t keep) {
     std::lock_guard lock(arena_mutex_);
     const size_t from = round_up(keep, kLargePage);
@@ -342,18 +342,19 @@ class CpuQueue final : public Queue {
     return group.size();
   }
 
-  void run_step(const Launch& launch, size_t index, StepTimes* times) {
-    const ProgramStep& step = launch.program->steps[index];
+  void run_step(const Submission& submission, size_t index, StepTimes* times) {
+    const ProgramStep& step = submission.program->steps[index];
     base::InlineVector<void*, 16> operands;
-    for (int position : step.inputs) operands.push_back(launch.addresses[position]);
-    for (int position : step.outputs) operands.push_back(launch.addresses[position]);
+    for (int position : step.inputs) operands.push_back(submission.addresses[position]);
+    for (int position : step.outputs) operands.push_back(submission.addresses[position]);
     std::span<void* const> all(operands.begin(), operands.end());
     Run run{all.first(step.inputs.size()), all.subspan(step.inputs.size()),
-            step.workspace < 0 ? nullptr : launch.addresses[step.workspace], &threads_, nullptr};
+            step.workspace < 0 ? nullptr : submission.addresses[step.workspace], &threads_, nullptr};
     std::optional<StepOutbox> outbox;
     if (step.line) {
-      run.groups = launch.groups.get();
-      run.outbox = &outbox.emplace(background_, step.label + " failed on " + to_string(device_), launch.after_failure);
+      run.groups = submission.groups.get();
+      run.outbox =
+          &outbox.emplace(background_, step.label + " failed on " + to_string(device_), submission.after_failure);
     }
     const bool alone = threads_.size() == 1;
     if (times != nullptr) times->begins.back()[index] = seconds_now(false);
@@ -376,7 +377,7 @@ class CpuQueue final : public Queue {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool busy_ = false, stop_ = false;
-  Seconds seconds_;           // of all launches
+  Seconds seconds_;           // of all submissions
   void* reserved_ = nullptr;  // address space
   void* arena_ = nullptr;     // in it, at a multiple of kLargePage
   size_t arena_bytes_ = 0, reserved_bytes_ = 0;

@@ -109,24 +109,24 @@ bool StagedCollective::fits() const {
   });
 }
 
-void StagedCollective::run(const std::shared_ptr<CollectiveLaunch>& launch, Background& background) {
+void StagedCollective::run(const std::shared_ptr<CollectiveSubmission>& submission, Background& background) {
   const std::string where = step_.label + " failed on " + to_string(device_);
-  StepOutbox outbox(background, where, launch->after_failure);
+  StepOutbox outbox(background, where, submission->after_failure);
   std::vector<void*> from, to;
   for (const Operand& input : inputs()) from.push_back(input.host);
   for (const Operand& output : outputs()) to.push_back(output.host);
   try {
-    step_.kernel->run({from, to, nullptr, nullptr, nullptr, launch->groups.get(), &outbox});
+    step_.kernel->run({from, to, nullptr, nullptr, nullptr, submission->groups.get(), &outbox});
   } catch (const Error& error) {
     std::throw_with_nested(DeviceError(where + ": " + error.what()));
   }
 }
 
-StagedSteps stage_collectives(const Launch& launch, CollectiveLines& lines) {
-  const Program& program = *launch.program;
+StagedSteps stage_collectives(const Submission& submission, CollectiveLines& lines) {
+  const Program& program = *submission.program;
   StagedSteps staged;
   std::vector<Accesses> accesses;
-  for (const ProgramStep& step : program.steps) accesses.push_back(accesses_of(program, step, launch.addresses));
+  for (const ProgramStep& step : program.steps) accesses.push_back(accesses_of(program, step, submission.addresses));
   const std::vector<std::vector<int>> waits = dependencies(accesses);
   // After the last one, and before those that need its result, nothing is left to compute.
   std::vector<bool> needed(program.steps.size());  // by a later one
@@ -143,42 +143,42 @@ StagedSteps stage_collectives(const Launch& launch, CollectiveLines& lines) {
   return staged;
 }
 
-std::shared_ptr<CollectiveLaunch> CollectiveLines::expect(const Launch& launch, size_t steps) {
-  auto expected = std::make_shared<CollectiveLaunch>();
+std::shared_ptr<CollectiveSubmission> CollectiveLines::expect(const Submission& submission, size_t steps) {
+  auto expected = std::make_shared<CollectiveSubmission>();
   expected->left = steps;
-  expected->after_failure = launch.after_failure;
-  expected->groups = launch.groups;
+  expected->after_failure = submission.after_failure;
+  expected->groups = submission.groups;
   std::lock_guard lock(mutex_);
-  launches_.push_back(expected);
+  submissions_.push_back(expected);
   return expected;
 }
 
-void CollectiveLines::forget(const std::shared_ptr<CollectiveLaunch>& launch) {
+void CollectiveLines::forget(const std::shared_ptr<CollectiveSubmission>& submission) {
   std::lock_guard lock(mutex_);
-  std::erase(launches_, launch);
+  std::erase(submissions_, submission);
 }
 
 void CollectiveLines::begin(StagedCollective& collective) {
-  std::shared_ptr<CollectiveLaunch> launch;
+  std::shared_ptr<CollectiveSubmission> submission;
   {
     std::lock_guard lock(mutex_);
-    launch = launches_.front();
-    if (--launch->left == 0) launches_.pop_front();
+    submission = submissions_.front();
+    if (--submission->left == 0) submissions_.pop_front();
   }
-  auto work = [this, launch, &collective, since = seconds_now()] {
+  auto work = [this, submission, &collective, since = seconds_now()] {
     std::exception_ptr failure;
     try {
-      collective.run(launch, background_);
+      collective.run(submission, background_);
     } catch (const std::exception& error) {
       failure = std::current_exception();
-      tell(launch->after_failure, error.what());
+      tell(submission->after_failure, error.what());
     }
     {
-      std::lock_guard lock(launch->mutex);
-      if (!launch->failure) launch->failure = std::move(failure);
-      if (collective.blocks_) launch->waited += seconds_now() - since;
+      std::lock_guard lock(submission->mutex);
+      if (!submission->failure) submission->failure = std::move(failure);
+      if (collective.blocks_) submission->waited += seconds_now() - since;
     }
-    collective.done_.set();  // the device goes on after a failure too: whoever waits for the launch is told
+    collective.done_.set();  // the device goes on after a failure too: whoever waits for the submission is told
   };
   background_.start(*collective.step_.line, {}, std::move(work), collective.step_.agrees);
 }

@@ -20,8 +20,8 @@ namespace bonfire::cuda {
 
 class CollectiveLines;
 
-// What is known of the steps in lines of one launch; complete when the launch is done.
-struct CollectiveLaunch {
+// What is known of the steps in lines of one submission; complete when the submission is done.
+struct CollectiveSubmission {
   size_t left = 0;  // not begun yet
   FailureCalls after_failure;
   std::shared_ptr<StepGroups> groups;
@@ -61,8 +61,8 @@ class StagedCollective {
   };
 
   void place(std::span<void* const> inputs, std::span<void* const> outputs);
-  std::vector<Copy> copies(std::span<Operand> operands) const;                        // neighbours in one
-  void run(const std::shared_ptr<CollectiveLaunch>& launch, Background& background);  // the kernel, on the host
+  std::vector<Copy> copies(std::span<Operand> operands) const;                                // neighbours in one
+  void run(const std::shared_ptr<CollectiveSubmission>& submission, Background& background);  // the kernel, on the host
   std::span<Operand> inputs() { return std::span(operands_).first(step_.inputs.size()); }
   std::span<Operand> outputs() { return std::span(operands_).subspan(step_.inputs.size()); }
 
@@ -78,20 +78,20 @@ class StagedCollective {
 
 // [step]; null where a step runs on the device. Empty: all do.
 using StagedSteps = std::vector<std::unique_ptr<StagedCollective>>;
-StagedSteps stage_collectives(const Launch& launch, CollectiveLines& lines);
+StagedSteps stage_collectives(const Submission& submission, CollectiveLines& lines);
 
 // Runs the staged steps of one queue, each in its line, as its stream comes to them.
 class CollectiveLines {
  public:
-  // To be called before a launch with so many steps in lines is enqueued.
-  std::shared_ptr<CollectiveLaunch> expect(const Launch& launch, size_t steps);
-  void forget(const std::shared_ptr<CollectiveLaunch>& launch);  // the stream has nothing more of it
+  // To be called before a submission with so many steps in lines is enqueued.
+  std::shared_ptr<CollectiveSubmission> expect(const Submission& submission, size_t steps);
+  void forget(const std::shared_ptr<CollectiveSubmission>& submission);  // the stream has nothing more of it
   void begin(StagedCollective& collective);
   void throw_late_failure();  // of what was posted
 
  private:
   std::mutex mutex_;
-  std::deque<std::shared_ptr<CollectiveLaunch>> launches_;  // not begun as a whole, oldest first
+  std::deque<std::shared_ptr<CollectiveSubmission>> submissions_;  // not begun as a whole, oldest first
   Background background_;
 };
 

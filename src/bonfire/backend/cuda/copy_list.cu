@@ -39,7 +39,7 @@ cudaKernelNodeParams copy_kernel(const CopyList& list, void** arguments) {
   return node;
 }
 
-void launch_copies(const CopyList& list, cudaStream_t stream) {
+void start_copies(const CopyList& list, cudaStream_t stream) {
   void* arguments[1];
   cudaKernelNodeParams node = copy_kernel(list, arguments);
   check(cudaLaunchKernel(node.func, node.gridDim, node.blockDim, node.kernelParams, 0, stream), "cudaLaunchKernel");

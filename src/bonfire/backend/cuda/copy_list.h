@@ -1,6 +1,6 @@
 #pragma once
-// Several small copies, and the numbers of a launch, in one kernel. A captured step begins and ends with such kernels:
-// their arguments are the only ones that change from launch to launch.
+// Several small copies, and the numbers of a submission, in one kernel. A captured step begins and ends with such
+// kernels: their arguments are the only ones that change from submission to submission.
 
 #include <cuda_runtime_api.h>
 
@@ -28,6 +28,6 @@ struct CopyList {
 };
 
 cudaKernelNodeParams copy_kernel(const CopyList& list, void** arguments);  // arguments: room for one
-void launch_copies(const CopyList& list, cudaStream_t stream);
+void start_copies(const CopyList& list, cudaStream_t stream);
 
 }  // namespace bonfire::cuda

@@ -11,9 +11,9 @@
 
 namespace bonfire::cuda {
 
-// Freed blocks are reused at once, so whoever frees one must know that no launch uses it any more (launches keep their
-// storages alive until they are done). Copies have a stream of their own: they overlap with launches, and their order
-// with launches that use the same memory is for the caller to keep, by waiting for completions.
+// Freed blocks are reused at once, so whoever frees one must know that no submission uses it any more (submissions keep
+// their storages alive until they are done). Copies have a stream of their own: they overlap with submissions, and
+// their order with submissions that use the same memory is for the caller to keep, by waiting for completions.
 class CachingMemory final : public DeviceMemory {
  public:
   explicit CachingMemory(int index);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBlock = 2048;    // elements of a block
-constexpr int kTensors = 192;   // of one launch: the argument must stay under 32 KiB
+constexpr int kTensors = 192;   // of one kernel: its argument must stay under 32 KiB
 constexpr size_t kNumbers = 5;  // inputs before the counts: lr, weight_decay, first, second, eps
 constexpr int kMostStates = 2;
 

@@ -16,8 +16,9 @@ size_t count_collectives(const Program& program) {
 
 }  // namespace
 
-EventCompletion::EventCompletion(int index, Event event, Launch launch, std::optional<CollectiveCount> collectives)
-    : event_(std::move(event)), collectives_(std::move(collectives)), launch_(std::move(launch)) {
+EventCompletion::EventCompletion(int index, Event event, Submission submission,
+                                 std::optional<CollectiveCount> collectives)
+    : event_(std::move(event)), collectives_(std::move(collectives)), submission_(std::move(submission)) {
   device = {DeviceType::cuda, static_cast<int16_t>(index)};
 }
 
@@ -52,30 +53,30 @@ void EventCompletion::fail(std::exception_ptr failure) {
 }
 
 void EventCompletion::finish(cudaError_t status) {
-  Launch dropped;  // released outside the lock: it may free storages
+  Submission dropped;  // released outside the lock: it may free storages
   std::lock_guard lock(mutex_);
   if (finished_) return;
   finished_ = true;
   if (collectives_) count_collectives(status);
   if (status != cudaSuccess && !failure_) {
-    const auto& steps = launch_.program->steps;
+    const auto& steps = submission_.program->steps;
     failure_ = std::make_exception_ptr(DeviceError(fmt::format(
         "[{}] a step of {} kernels ({} ... {}) failed on the device: {}; set BONFIRE_CHECK_NUMBERS=1 to find the op",
         to_string(device), steps.size(), steps.empty() ? "" : steps.front().label,
         steps.empty() ? "" : steps.back().label, cudaGetErrorString(status))));
   }
-  dropped = std::move(launch_);
+  dropped = std::move(submission_);
 }
 
 void EventCompletion::count_collectives(cudaError_t status) {
-  const CollectiveLaunch& launch = *collectives_->launch;
-  if (!failure_) failure_ = launch.failure;
-  if (status != cudaSuccess) tell(launch_.after_failure, cudaGetErrorString(status));
+  const CollectiveSubmission& submission = *collectives_->submission;
+  if (!failure_) failure_ = submission.failure;
+  if (status != cudaSuccess) tell(submission_.after_failure, cudaGetErrorString(status));
   float milliseconds = 0;
   if (status == cudaSuccess &&
       cudaEventElapsedTime(&milliseconds, collectives_->begin.get(), event_.get()) == cudaSuccess)
-    collectives_->computing += std::max(0.0, 1e-3 * static_cast<double>(milliseconds) - launch.waited);
-  collectives_->communicating += launch.waited;
+    collectives_->computing += std::max(0.0, 1e-3 * static_cast<double>(milliseconds) - submission.waited);
+  collectives_->communicating += submission.waited;
 }
 
 CudaQueue::CudaQueue(int index) : index_(index), arena_(index) {
@@ -83,37 +84,37 @@ CudaQueue::CudaQueue(int index) : index_(index), arena_(index) {
   stream_ = make_stream();
 }
 
-std::shared_ptr<Completion> CudaQueue::launch(Launch launch) {
+std::shared_ptr<Completion> CudaQueue::submit(Submission submission) {
   std::lock_guard lock(mutex_);
   DeviceScope device(index_);
   make_room();
   std::optional<CollectiveCount> collectives;
-  if (const size_t count = count_collectives(*launch.program); count > 0)
+  if (const size_t count = count_collectives(*submission.program); count > 0)
     collectives.emplace(
-        CollectiveCount{collectives_.expect(launch, count), make_timing_event(), computing_, communicating_});
+        CollectiveCount{collectives_.expect(submission, count), make_timing_event(), computing_, communicating_});
   std::exception_ptr failure;
   try {
     collectives_.throw_late_failure();
-    wait_for_others(launch);
+    wait_for_others(submission);
     if (collectives) check(cudaEventRecord(collectives->begin.get(), stream_.get()), "cudaEventRecord");
-    enqueue(launch);
+    enqueue(submission);
   } catch (const std::exception& error) {
     failure = std::current_exception();
-    if (collectives) give_up(launch, collectives->launch, error.what());
+    if (collectives) give_up(submission, collectives->submission, error.what());
   }
   Event event = collectives ? make_timing_event() : make_event();
   check(cudaEventRecord(event.get(), stream_.get()), "cudaEventRecord");
   auto completion =
-      std::make_shared<EventCompletion>(index_, std::move(event), std::move(launch), std::move(collectives));
+      std::make_shared<EventCompletion>(index_, std::move(event), std::move(submission), std::move(collectives));
   if (failure) completion->fail(failure);
   in_flight_.push_back(completion);
   return completion;
 }
 
-// Of a launch that could not be enqueued as a whole: its collectives will not all be made.
-void CudaQueue::give_up(const Launch& launch, const std::shared_ptr<CollectiveLaunch>& collectives,
+// Of a submission that could not be enqueued as a whole: its collectives will not all be made.
+void CudaQueue::give_up(const Submission& submission, const std::shared_ptr<CollectiveSubmission>& collectives,
                         const std::string& why) {
-  tell(launch.after_failure, why);  // also ends those that have begun
+  tell(submission.after_failure, why);  // also ends those that have begun
   cudaStreamSynchronize(stream_.get());
   collectives_.forget(collectives);
 }
@@ -126,8 +127,8 @@ void CudaQueue::make_room() {
   }
 }
 
-void CudaQueue::wait_for_others(const Launch& launch) {
-  for (const auto& completion : launch.after) {
+void CudaQueue::wait_for_others(const Submission& submission) {
+  for (const auto& completion : submission.after) {
     if (auto* other = dynamic_cast<EventCompletion*>(completion.get())) {
       check(cudaStreamWaitEvent(stream_.get(), other->event(), 0), "cudaStreamWaitEvent");
     } else {
@@ -136,8 +137,8 @@ void CudaQueue::wait_for_others(const Launch& launch) {
   }
 }
 
-void CudaQueue::enqueue(const Launch& launch) {
-  const Program* key = launch.program.get();
+void CudaQueue::enqueue(const Submission& submission) {
+  const Program* key = submission.program.get();
   auto found = known_.find(key);
   if (found != known_.end() && found->second.program.expired()) {  // another program had this address
     forget(found->second);
@@ -151,36 +152,36 @@ void CudaQueue::enqueue(const Launch& launch) {
       entry = gone ? known_.erase(entry) : std::next(entry);
     }
     Known& known = known_[key];
-    known.program = launch.program;
-    known.staged = stage_collectives(launch, collectives_);
-    run_directly(known, launch);
+    known.program = submission.program;
+    known.staged = stage_collectives(submission, collectives_);
+    run_directly(known, submission);
     return;
   }
   Known& known = found->second;
-  const bool timed = launch.program->times != nullptr;  // somebody asks for the time of each step
-  const bool again = !timed && known.replay && known.replay->fits(launch);
+  const bool timed = submission.program->times != nullptr;  // somebody asks for the time of each step
+  const bool again = !timed && known.replay && known.replay->fits(submission);
   if (!again && !known.staged.empty()) check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
   if (timed) {
-    run_directly(known, launch);
+    run_directly(known, submission);
     return;
   }
   if (!again) {
     known.replay.reset();
-    known.replay = std::make_unique<Replay>(launch, known.staged, index_, stream_.get());
+    known.replay = std::make_unique<Replay>(submission, known.staged, index_, stream_.get());
   }
-  known.replay->launch(launch, stream_.get());
+  known.replay->submit(submission, stream_.get());
 }
 
 // Step by step: the first time, so that libraries load their code and a failing step is named; and to time each.
-void CudaQueue::run_directly(Known& known, const Launch& launch) {
-  const Program& program = *launch.program;
-  std::vector<void*> addresses = launch.addresses;
-  if (!launch.scalars.empty()) {
+void CudaQueue::run_directly(Known& known, const Submission& submission) {
+  const Program& program = *submission.program;
+  std::vector<void*> addresses = submission.addresses;
+  if (!submission.scalars.empty()) {
     if (known.scalars == nullptr) {
-      known.scalar_bytes = launch.scalars.size();
+      known.scalar_bytes = submission.scalars.size();
       known.scalars = memory_of_cuda(index_).allocate(known.scalar_bytes);
     }
-    check(cudaMemcpyAsync(known.scalars, launch.scalars.data(), known.scalar_bytes, cudaMemcpyHostToDevice,
+    check(cudaMemcpyAsync(known.scalars, submission.scalars.data(), known.scalar_bytes, cudaMemcpyHostToDevice,
                           stream_.get()),
           "cudaMemcpyAsync");
   }
@@ -195,7 +196,7 @@ void CudaQueue::run_directly(Known& known, const Launch& launch) {
   }
 }
 
-// Waits for the end: times are there when the launch is.
+// Waits for the end: times are there when the submission is.
 void CudaQueue::run_timed(const Program& program, const std::vector<void*>& addresses, const StagedSteps& staged) {
   std::vector<Event> events;  // before each step, and after the last
   auto mark = [&] {
@@ -264,7 +265,7 @@ void CudaQueue::run_now(const std::function<void(const Run&)>& body) {
 }
 
 CudaQueue& queue_of_cuda(int index) {
-  // Never destroyed: launches may be in flight while the program ends.
+  // Never destroyed: submissions may be in flight while the program ends.
   static auto* all = [] {
     auto* queues = new std::vector<std::unique_ptr<CudaQueue>>();
     for (int i = 0; i < device_count(); ++i) queues->push_back(std::make_unique<CudaQueue>(i));

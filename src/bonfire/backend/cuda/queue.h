@@ -12,17 +12,17 @@
 
 namespace bonfire::cuda {
 
-// What a launch with collectives needs beside the event after it: seconds are counted between `begin` and that.
+// What a submission with collectives needs beside the event after it: seconds are counted between `begin` and that.
 struct CollectiveCount {
-  std::shared_ptr<CollectiveLaunch> launch;
+  std::shared_ptr<CollectiveSubmission> submission;
   Event begin;
   std::atomic<double>&computing, &communicating;  // of the queue: they are added to
 };
 
-// An event after a launch. Holds what the launch uses until it is known to be done.
+// An event after a submission. Holds what the submission uses until it is known to be done.
 class EventCompletion final : public Completion {
  public:
-  EventCompletion(int index, Event event, Launch launch, std::optional<CollectiveCount> collectives);
+  EventCompletion(int index, Event event, Submission submission, std::optional<CollectiveCount> collectives);
 
   void wait() override;          // throws what failed
   void wait_quietly() noexcept;  // until it is done or has failed
@@ -39,18 +39,18 @@ class EventCompletion final : public Completion {
   std::mutex mutex_;
   bool finished_ = false;
   std::exception_ptr failure_;
-  Launch launch_;
+  Submission submission_;
 };
 
 class CudaQueue final : public Queue {
  public:
   explicit CudaQueue(int index);
 
-  std::shared_ptr<Completion> launch(Launch launch) override;
+  std::shared_ptr<Completion> submit(Submission submission) override;
   void synchronize() override;
   void* arena(size_t bytes) override;
   size_t spread_bytes() const override { return size_t{32} << 20; }  // more would leave the cache
-  double seconds_computing() override;                               // of launches with collectives only
+  double seconds_computing() override;                               // of submissions with collectives only
   std::string model() const override { return traits_of(index_).model; }
   double seconds_communicating() override;
   void run_now(const std::function<void(const Run&)>& body) override;
@@ -58,18 +58,19 @@ class CudaQueue final : public Queue {
  private:
   struct Known {
     std::weak_ptr<const Program> program;
-    void* scalars = nullptr;  // the block of host numbers on the device, for launches step by step
+    void* scalars = nullptr;  // the block of host numbers on the device, for submissions step by step
     size_t scalar_bytes = 0;
     StagedSteps staged;
     std::unique_ptr<Replay> replay;
   };
 
-  void make_room();  // until fewer than two launches are in flight
-  void wait_for_others(const Launch& launch);
-  void enqueue(const Launch& launch);
-  void run_directly(Known& known, const Launch& launch);
+  void make_room();  // until fewer than two submissions are in flight
+  void wait_for_others(const Submission& submission);
+  void enqueue(const Submission& submission);
+  void run_directly(Known& known, const Submission& submission);
   void run_timed(const Program& program, const std::vector<void*>& addresses, const StagedSteps& staged);
-  void give_up(const Launch& launch, const std::shared_ptr<CollectiveLaunch>& collectives, const std::string& why);
+  void give_up(const Submission& submission, const std::shared_ptr<CollectiveSubmission>& collectives,
+               const std::string& why);
   void forget(Known& known);
 
   int index_;

@@ -56,11 +56,11 @@ void run_step(const Program& program, size_t index, const std::vector<void*>& ad
   }
 }
 
-Replay::Replay(const Launch& launch, const StagedSteps& staged, int device, cudaStream_t stream)
+Replay::Replay(const Submission& submission, const StagedSteps& staged, int device, cudaStream_t stream)
     : device_(device), staged_(staged) {
-  assign_slots(launch);
-  make_copy_nodes(launch);
-  capture(launch, stream);
+  assign_slots(submission);
+  make_copy_nodes(submission);
+  capture(submission, stream);
 }
 
 Replay::~Replay() {
@@ -68,15 +68,15 @@ Replay::~Replay() {
   if (slots_ != nullptr) memory_of_cuda(device_).deallocate(slots_, slot_bytes_);
 }
 
-void Replay::assign_slots(const Launch& launch) {
-  const Program& program = *launch.program;
-  addresses_ = launch.addresses;
-  fixed_ = launch.addresses;
+void Replay::assign_slots(const Submission& submission) {
+  const Program& program = *submission.program;
+  addresses_ = submission.addresses;
+  fixed_ = submission.addresses;
   std::vector<size_t> offsets(addresses_.size());
   auto reserve = [&](size_t bytes) {
     return std::exchange(slot_bytes_, slot_bytes_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
   };
-  size_t scalars = reserve(launch.scalars.size());
+  size_t scalars = reserve(submission.scalars.size());
   for (size_t i = 0; i < addresses_.size(); ++i) {
     const Address& address = program.addresses[i];
     if (address.kind == AddressKind::fixed) continue;
@@ -89,15 +89,15 @@ void Replay::assign_slots(const Launch& launch) {
     if (program.addresses[i].kind != AddressKind::fixed) addresses_[i] = static_cast<std::byte*>(slots_) + offsets[i];
 }
 
-void Replay::make_copy_nodes(const Launch& launch) {
-  const Program& program = *launch.program;
+void Replay::make_copy_nodes(const Submission& submission) {
+  const Program& program = *submission.program;
   auto add = [](std::vector<CopyNode>& nodes, int position) {
     if (nodes.empty() || nodes.back().positions.size() == CopyList::kItems) nodes.emplace_back();
     nodes.back().positions.push_back(position);
   };
   for (size_t i = 0; i < program.addresses.size(); ++i) {
     if (program.addresses[i].kind == AddressKind::feed) {
-      if (is_on_device(launch.addresses[i])) {
+      if (is_on_device(submission.addresses[i])) {
         add(copies_in_, static_cast<int>(i));
       } else {
         host_feeds_.push_back(static_cast<int>(i));
@@ -105,7 +105,7 @@ void Replay::make_copy_nodes(const Launch& launch) {
     }
     if (program.addresses[i].kind == AddressKind::output) add(copies_out_, static_cast<int>(i));
   }
-  size_t bytes = launch.scalars.size();
+  size_t bytes = submission.scalars.size();
   for (size_t offset = 0, part = 0; offset < bytes; offset += CopyList::kInlineBytes, ++part) {
     if (part >= copies_in_.size()) copies_in_.emplace_back();
     CopyNode& node = copies_in_[part];
@@ -115,21 +115,21 @@ void Replay::make_copy_nodes(const Launch& launch) {
   }
 }
 
-void Replay::fill(CopyNode& node, const Launch& launch, AddressKind kind) const {
+void Replay::fill(CopyNode& node, const Submission& submission, AddressKind kind) const {
   node.list.item_count = static_cast<int32_t>(node.positions.size());
   for (size_t i = 0; i < node.positions.size(); ++i) {
     auto position = static_cast<size_t>(node.positions[i]);
-    void *slot = addresses_[position], *outside = launch.addresses[position];
+    void *slot = addresses_[position], *outside = submission.addresses[position];
     bool in = kind == AddressKind::feed;
-    node.list.items[i] = {in ? outside : slot, in ? slot : outside, launch.program->addresses[position].bytes};
+    node.list.items[i] = {in ? outside : slot, in ? slot : outside, submission.program->addresses[position].bytes};
   }
   if (node.list.inline_bytes > 0)
-    std::memcpy(node.list.inline_data, launch.scalars.data() + node.inline_offset,
+    std::memcpy(node.list.inline_data, submission.scalars.data() + node.inline_offset,
                 static_cast<size_t>(node.list.inline_bytes));
 }
 
-void Replay::capture(const Launch& launch, cudaStream_t stream) {
-  const Program& program = *launch.program;
+void Replay::capture(const Submission& submission, cudaStream_t stream) {
+  const Program& program = *submission.program;
   std::vector<Accesses> accesses;
   auto touch = [&](std::vector<Accesses::Range>& ranges, int position) {
     auto p = static_cast<size_t>(position);
@@ -179,8 +179,8 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
     size_t index = 0;
     auto record_copies = [&](std::vector<CopyNode>& nodes, AddressKind kind) {
       for (CopyNode& node : nodes) {
-        fill(node, launch, kind);
-        record(index, [&] { launch_copies(node.list, stream); });
+        fill(node, submission, kind);
+        record(index, [&] { start_copies(node.list, stream); });
         node.node = ends[index++].at(0);
       }
     };
@@ -207,16 +207,16 @@ void Replay::capture(const Launch& launch, cudaStream_t stream) {
   graph_ = std::move(graph);
 }
 
-bool Replay::fits(const Launch& launch) const {
+bool Replay::fits(const Submission& submission) const {
   for (size_t i = 0; i < fixed_.size(); ++i)
-    if (fixed_[i] != nullptr && fixed_[i] != launch.addresses[i]) return false;
+    if (fixed_[i] != nullptr && fixed_[i] != submission.addresses[i]) return false;
   return std::all_of(staged_.begin(), staged_.end(), [](const auto& step) { return step == nullptr || step->fits(); });
 }
 
-void Replay::launch(const Launch& launch, cudaStream_t stream) {
+void Replay::submit(const Submission& submission, cudaStream_t stream) {
   auto update = [&](std::vector<CopyNode>& nodes, AddressKind kind) {
     for (CopyNode& node : nodes) {
-      fill(node, launch, kind);
+      fill(node, submission, kind);
       void* arguments[1];
       cudaKernelNodeParams parameters = copy_kernel(node.list, arguments);
       check(cudaGraphExecKernelNodeSetParams(execution_.get(), node.node, &parameters),
@@ -225,7 +225,7 @@ void Replay::launch(const Launch& launch, cudaStream_t stream) {
   };
   for (int position : host_feeds_) {
     auto p = static_cast<size_t>(position);
-    check(cudaMemcpyAsync(addresses_[p], launch.addresses[p], launch.program->addresses[p].bytes,
+    check(cudaMemcpyAsync(addresses_[p], submission.addresses[p], submission.program->addresses[p].bytes,
                           cudaMemcpyHostToDevice, stream),
           "cudaMemcpyAsync");
   }

@@ -1,9 +1,9 @@
 #pragma once
-// Replay: a program captured as a CUDA graph, launched as one piece of work.
+// Replay: a program captured as a CUDA graph, submitted as one piece of work.
 //
-// A captured graph holds addresses, but feeds and outputs lie elsewhere on each launch and numbers differ. So the graph
-// reads and writes slots, memory of its own, and begins with one kernel that copies feeds and numbers in and ends with
-// one that copies outputs out; a launch only sets the arguments of these two.
+// A captured graph holds addresses, but feeds and outputs lie elsewhere on each submission and numbers differ. So the
+// graph reads and writes slots, memory of its own, and begins with one kernel that copies feeds and numbers in and ends
+// with one that copies outputs out; a submission only sets the arguments of these two.
 //
 // A program is a list of steps in an order that is right but rarely the only right one. The graph gets an edge only
 // where two steps touch the same bytes and one of them writes, so small kernels that do not need each other (the
@@ -30,13 +30,13 @@ void run_step(const Program& program, size_t index, const std::vector<void*>& ad
 class Replay {
  public:
   // Captures on `stream`; nothing runs yet. `staged` lives longer.
-  Replay(const Launch& launch, const StagedSteps& staged, int device, cudaStream_t stream);
+  Replay(const Submission& submission, const StagedSteps& staged, int device, cudaStream_t stream);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  bool fits(const Launch& launch) const;  // whether what was captured as fixed is still there
-  void launch(const Launch& launch, cudaStream_t stream);
+  bool fits(const Submission& submission) const;  // whether what was captured as fixed is still there
+  void submit(const Submission& submission, cudaStream_t stream);
 
  private:
   // A run of copies that is one node of the graph. Each item is of address `positions[i]`.
@@ -44,13 +44,13 @@ class Replay {
     CopyList list;
     std::vector<int> positions;
     cudaGraphNode_t node = nullptr;
-    size_t inline_offset = 0;  // into the launch's block of numbers
+    size_t inline_offset = 0;  // into the submission's block of numbers
   };
 
-  void assign_slots(const Launch& launch);
-  void make_copy_nodes(const Launch& launch);
-  void fill(CopyNode& node, const Launch& launch, AddressKind kind) const;
-  void capture(const Launch& launch, cudaStream_t stream);
+  void assign_slots(const Submission& submission);
+  void make_copy_nodes(const Submission& submission);
+  void fill(CopyNode& node, const Submission& submission, AddressKind kind) const;
+  void capture(const Submission& submission, cudaStream_t stream);
 
   int device_;
   const StagedSteps& staged_;
@@ -58,10 +58,10 @@ class Replay {
   size_t slot_bytes_ = 0;
   std::byte* scalars_ = nullptr;  // the block of numbers, in the slots
   std::vector<void*> addresses_;  // what the graph uses: fixed ones, and slots
-  std::vector<void*> fixed_;      // the launch's addresses where they must stay, else null
+  std::vector<void*> fixed_;      // the submission's addresses where they must stay, else null
   std::vector<int> host_feeds_;   // addresses of feeds that lie in host memory: copied ahead of the graph
   std::vector<CopyNode> copies_in_, copies_out_;
-  GraphHandle graph_;  // its nodes name what launch() changes in the execution
+  GraphHandle graph_;  // its nodes name what submission() changes in the execution
   GraphExecution execution_;
 };
 

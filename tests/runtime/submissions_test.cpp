@@ -1,4 +1,4 @@
-// Launches of several threads and over several devices: who waits for whom, and who is told of a failure.
+// Submissions of several threads and over several devices: who waits for whom, and who is told of a failure.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 #include "bonfire/kernel/kernel.h"
 #include "tests/support/expect_error.h"
 
-namespace bonfire::launches_test {
+namespace bonfire::submissions_test {
 namespace {
 
 const Device kFirst{DeviceType::cpu, 0}, kSecond{DeviceType::cpu, 1};
@@ -51,20 +51,21 @@ class Gate {
 Gate gate;
 
 const Op& gated_op = register_op({.name = "gated_for_test", .infer = same_spec, .traits = Trait::stateful});
-const Op& failing_op = register_op({.name = "failing_for_launches", .infer = same_spec, .traits = Trait::stateful});
+const Op& failing_op = register_op({.name = "failing_for_submissions", .infer = same_spec, .traits = Trait::stateful});
 const bool gated_kernel = register_kernel("gated_for_test", DeviceType::cpu, [](const KernelRequest& request) {
   return one_candidate(request, [](const Run& run) {
     gate.pass();
     *run.output<float>() = *run.input<float>(0);
   });
 });
-const bool failing_kernel = register_kernel("failing_for_launches", DeviceType::cpu, [](const KernelRequest& request) {
-  return one_candidate(request, [](const Run&) { throw_error<DataError>("the kernel fails, as it was told"); });
-});
+const bool failing_kernel =
+    register_kernel("failing_for_submissions", DeviceType::cpu, [](const KernelRequest& request) {
+      return one_candidate(request, [](const Run&) { throw_error<DataError>("the kernel fails, as it was told"); });
+    });
 
 Tensor number(float value, Device device = kFirst) { return Tensor::from<float>({value}, {1}, device); }
 
-TEST(LaunchesOfThreads, SynchronizeWaitsForWhatAnotherThreadWaitsFor) {
+TEST(SubmissionsOfThreads, SynchronizeWaitsForWhatAnotherThreadWaitsFor) {
   gate.close();
   Tensor result = trace_op(gated_op, {number(5)});
   commit();
@@ -89,10 +90,10 @@ TEST(LaunchesOfThreads, SynchronizeWaitsForWhatAnotherThreadWaitsFor) {
   EXPECT_EQ(result.item<float>(), 5);
 }
 
-TEST(LaunchesOfThreads, AFailureIsToldToItsOwnThreadOnly) {
+TEST(SubmissionsOfThreads, AFailureIsToldToItsOwnThreadOnly) {
   std::mutex mutex;
   std::condition_variable changed;
-  int stage = 0;  // 1: the launch that fails is under way; 2: the other thread has gone on
+  int stage = 0;  // 1: the submission that fails is under way; 2: the other thread has gone on
   auto reach = [&](int next) {
     std::lock_guard lock(mutex);
     stage = next;
@@ -127,7 +128,7 @@ TEST(LaunchesOfThreads, AFailureIsToldToItsOwnThreadOnly) {
   EXPECT_NE(told.find("as it was told"), std::string::npos) << told;
 }
 
-TEST(LaunchesOfThreads, AFailureOfAThreadThatHasEndedIsNobodysElse) {
+TEST(SubmissionsOfThreads, AFailureOfAThreadThatHasEndedIsNobodysElse) {
   std::thread([] {
     Tensor lost = trace_op(failing_op, {number(1, kSecond)});
     commit();
@@ -137,8 +138,8 @@ TEST(LaunchesOfThreads, AFailureOfAThreadThatHasEndedIsNobodysElse) {
   EXPECT_EQ((number(1, kSecond) + 1.0).item<float>(), 2);
 }
 
-// The launch has a program on each device. A reader on the second must wait for the first, too.
-TEST(LaunchesOverDevices, AConsumerOnTheLastDeviceWaitsForAllPrograms) {
+// The submission has a program on each device. A reader on the second must wait for the first, too.
+TEST(SubmissionsOverDevices, AConsumerOnTheLastDeviceWaitsForAllPrograms) {
   for (bool gate_first : {true, false}) {
     gate.close();
     Tensor a = number(5, kFirst), b = number(6, kSecond);
@@ -157,8 +158,8 @@ TEST(LaunchesOverDevices, AConsumerOnTheLastDeviceWaitsForAllPrograms) {
   }
 }
 
-// Waiting for a launch one part of which has failed also waits for the others, whose memory is in use until then.
-TEST(LaunchesOverDevices, WaitingGoesOnAfterAFailingPart) {
+// Waiting for a submission one part of which has failed also waits for the others, whose memory is in use until then.
+TEST(SubmissionsOverDevices, WaitingGoesOnAfterAFailingPart) {
   gate.close();
   Tensor failing = trace_op(failing_op, {number(1, kFirst)}), slow = trace_op(gated_op, {number(2, kSecond)});
   commit();
@@ -227,4 +228,4 @@ TEST(PlanKeys, ListsMayBeLong) {
 }
 
 }  // namespace
-}  // namespace bonfire::launches_test
+}  // namespace bonfire::submissions_test

@@ -1,4 +1,4 @@
-#include "bonfire/runtime/launch.h"
+#include "bonfire/runtime/submit.h"
 
 #include <algorithm>
 #include <cstring>
@@ -40,33 +40,33 @@ class AllOf final : public Completion {
   std::vector<std::shared_ptr<Completion>> parts_;
 };
 
-// A thread that launches. Nobody but itself is told of its failures, while it lives.
-struct Launcher {};
+// A thread that submits. Nobody but itself is told of its failures, while it lives.
+struct Submitter {};
 
-std::shared_ptr<Launcher>& this_launcher() {
-  thread_local auto self = std::make_shared<Launcher>();
+std::shared_ptr<Submitter>& this_submitter() {
+  thread_local auto self = std::make_shared<Submitter>();
   return self;
 }
 
 struct InFlight {
-  uint64_t number = 0;  // rises from launch to launch
+  uint64_t number = 0;  // rises from submission to submission
   std::shared_ptr<Completion> completion;
   std::vector<Variable> assigned;
   // It or one before it; then only its own thread waits: another may be the rank it waits for.
   bool waits_for_ranks = false;
-  std::weak_ptr<Launcher> launcher;
+  std::weak_ptr<Submitter> submitter;
   std::exception_ptr failure = nullptr;  // found by another thread; its own has not looked yet
 
-  bool of(const std::shared_ptr<Launcher>& self) const {
-    return !launcher.owner_before(self) && !self.owner_before(launcher);
+  bool of(const std::shared_ptr<Submitter>& self) const {
+    return !submitter.owner_before(self) && !self.owner_before(submitter);
   }
 };
 
-// Launches whose outcome nobody has looked at yet, oldest first. One stays here while it is waited for, so that whoever
-// else waits for all of them waits for it too.
+// Submissions whose outcome nobody has looked at yet, oldest first. One stays here while it is waited for, so that
+// whoever else waits for all of them waits for it too.
 struct Watch {
   std::mutex mutex;
-  std::deque<std::shared_ptr<InFlight>> launches;
+  std::deque<std::shared_ptr<InFlight>> submissions;
   uint64_t last = 0;  // number
 };
 
@@ -75,8 +75,8 @@ Watch& watch() {
   return instance;
 }
 
-void mark_failed(const InFlight& launch, const std::string& why) {
-  for (const Variable& variable : launch.assigned)
+void mark_failed(const InFlight& submission, const std::string& why) {
+  for (const Variable& variable : submission.assigned)
     variable.state().failure = why + " (variable " + (variable.name().empty() ? "without a name" : variable.name()) +
                                " was being updated by that step and cannot be trusted: load it again)";
 }
@@ -100,35 +100,36 @@ std::exception_ptr outcome_of(Completion& completion) {
   return nullptr;
 }
 
-// Looks at launches that are done, or waits for all that there are. Throws the first failure of this thread's that no
-// reader has been told of. A failure of another thread is left to that one, if it is still there.
+// Looks at submissions that are done, or waits for all that there are. Throws the first failure of this thread's that
+// no reader has been told of. A failure of another thread is left to that one, if it is still there.
 void look_at_finished(bool wait_for_all) {
-  const std::shared_ptr<Launcher>& self = this_launcher();
+  const std::shared_ptr<Submitter>& self = this_submitter();
   std::exception_ptr first;
   Watch& watched = watch();
   std::unique_lock lock(watched.mutex);
-  const uint64_t last = watched.last;  // what others launch from now on is not waited for
+  const uint64_t last = watched.last;  // what others submit from now on is not waited for
   while (true) {
-    auto next = std::find_if(watched.launches.begin(), watched.launches.end(), [&](const auto& launch) {
-      return launch->of(self) || (!launch->waits_for_ranks && (!launch->failure || launch->launcher.expired()));
+    auto next = std::find_if(watched.submissions.begin(), watched.submissions.end(), [&](const auto& submission) {
+      return submission->of(self) ||
+             (!submission->waits_for_ranks && (!submission->failure || submission->submitter.expired()));
     });
-    if (next == watched.launches.end() || (*next)->number > last) break;
-    std::shared_ptr<InFlight> launch = *next;
-    if (!wait_for_all && !launch->completion->done()) break;
+    if (next == watched.submissions.end() || (*next)->number > last) break;
+    std::shared_ptr<InFlight> submission = *next;
+    if (!wait_for_all && !submission->completion->done()) break;
     lock.unlock();
-    std::exception_ptr failure = outcome_of(*launch->completion);
+    std::exception_ptr failure = outcome_of(*submission->completion);
     lock.lock();
-    const bool own = launch->of(self);
-    if (failure && !own && !launch->launcher.expired()) {
-      launch->failure = failure;
+    const bool own = submission->of(self);
+    if (failure && !own && !submission->submitter.expired()) {
+      submission->failure = failure;
       continue;
     }
-    next = std::find(watched.launches.begin(), watched.launches.end(), launch);
-    if (next == watched.launches.end()) continue;  // another thread that waited for it was first
-    watched.launches.erase(next);
+    next = std::find(watched.submissions.begin(), watched.submissions.end(), submission);
+    if (next == watched.submissions.end()) continue;  // another thread that waited for it was first
+    watched.submissions.erase(next);
     if (!failure) continue;
-    mark_failed(*launch, text_of(failure));
-    if (own && !first && !launch->completion->reported) first = failure;
+    mark_failed(*submission, text_of(failure));
+    if (own && !first && !submission->completion->reported) first = failure;
   }
   if (first) std::rethrow_exception(first);
 }
@@ -158,7 +159,7 @@ Buffer& variable_buffer(VariableState& state) {
   return state.memory();
 }
 
-// Builds the launches of one plan.
+// Builds the submissions of one plan.
 class Binder {
  public:
   Binder(const Plan& plan, std::span<const Value> leaves) : plan_(plan), leaves_(leaves) {
@@ -167,21 +168,21 @@ class Binder {
     for (const TensorSpec& spec : plan.crossings) crossings_.push_back(make_buffer(spec));
   }
 
-  Launch bind(const PlanProgram& program) {
-    Launch launch;
-    launch.program = program.program;
+  Submission bind(const PlanProgram& program) {
+    Submission submission;
+    submission.program = program.program;
     Device device = program.program->device;
     char* arena = program.arena_bytes == 0 ? nullptr : static_cast<char*>(queue_of(device).arena(program.arena_bytes));
-    launch.addresses.reserve(program.locations.size());
+    submission.addresses.reserve(program.locations.size());
     for (const Location& location : program.locations)
-      launch.addresses.push_back(address(location, arena, device, launch));
-    launch.scalars.resize(program.scalar_bytes);
+      submission.addresses.push_back(address(location, arena, device, submission));
+    submission.scalars.resize(program.scalar_bytes);
     for (const ScalarSlot& slot : program.scalars)
-      write_scalar(*leaves_[slot.leaf].node, launch.scalars.data() + slot.offset);
-    launch.keep_alive = keep_;
-    launch.groups = StepContext::current().groups;
-    launch.after_failure = StepContext::current().after_failure.calls();
-    return launch;
+      write_scalar(*leaves_[slot.leaf].node, submission.scalars.data() + slot.offset);
+    submission.keep_alive = keep_;
+    submission.groups = StepContext::current().groups;
+    submission.after_failure = StepContext::current().after_failure.calls();
+    return submission;
   }
 
   std::vector<Buffer>& outputs() { return outputs_; }
@@ -194,21 +195,21 @@ class Binder {
   }
 
   // What a queue has been given before is done before; other devices are waited for.
-  static void wait_for(const std::shared_ptr<Completion>& ready, Device device, Launch& launch) {
+  static void wait_for(const std::shared_ptr<Completion>& ready, Device device, Submission& submission) {
     for (const std::shared_ptr<Completion>& part : ready->parts())
-      if (part->device != device) launch.after.push_back(part);
-    if (ready->parts().empty() && ready->device != device) launch.after.push_back(ready);
+      if (part->device != device) submission.after.push_back(part);
+    if (ready->parts().empty() && ready->device != device) submission.after.push_back(ready);
   }
 
   static void require_version(const Node& leaf) {
     if (leaf.version == Node::kAnyVersion || leaf.version == leaf.variable->version) return;
     throw_error<GraphError>(
-        "[launch] variable {} was updated after this step was traced and before it was launched; where another thread "
+        "[submit] variable {} was updated after this step was traced and before it was submitted; where another thread "
         "updates it, commit() the step first",
         leaf.variable->name.empty() ? "without a name" : leaf.variable->name);
   }
 
-  void* address(const Location& location, char* arena, Device device, Launch& launch) {
+  void* address(const Location& location, char* arena, Device device, Submission& submission) {
     switch (location.source) {
       case Source::arena: return arena + location.offset;
       case Source::scalar: return nullptr;  // the queue fills it in
@@ -227,7 +228,7 @@ class Binder {
     const NodeOutput& output = value.node->outputs[value.index];
     BONFIRE_CHECK(static_cast<bool>(output.buffer), "a value that a later step needs was not kept: {} of [{}]",
                   to_string(output.spec), value.node->op == nullptr ? "leaf" : value.node->op->name);
-    if (output.ready) wait_for(output.ready, device, launch);
+    if (output.ready) wait_for(output.ready, device, submission);
     keep_->push_back(output.buffer.storage);
     return output.buffer.data();
   }
@@ -240,18 +241,18 @@ class Binder {
 
 }  // namespace
 
-LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> leaves,
-                    std::span<const Variable> assigned) {
+SubmissionResult submit(const std::shared_ptr<Plan>& plan, std::span<const Value> leaves,
+                        std::span<const Variable> assigned) {
   look_at_finished(false);
   Binder binder(*plan, leaves);
   std::vector<std::shared_ptr<Completion>> completions;
   for (const PlanProgram& program : plan->programs) {
-    Launch launch = binder.bind(program);
-    for (int earlier : program.after) launch.after.push_back(completions[earlier]);
-    completions.push_back(queue_of(program.program->device).launch(std::move(launch)));
+    Submission submission = binder.bind(program);
+    for (int earlier : program.after) submission.after.push_back(completions[earlier]);
+    completions.push_back(queue_of(program.program->device).submit(std::move(submission)));
   }
-  note_launch(*plan);
-  LaunchResult result{std::move(binder.outputs()), nullptr};
+  note_submission(*plan);
+  SubmissionResult result{std::move(binder.outputs()), nullptr};
   if (completions.size() == 1) result.completion = completions[0];
   if (completions.size() > 1) result.completion = std::make_shared<AllOf>(std::move(completions));
   for (const Variable& variable : assigned) {
@@ -261,18 +262,18 @@ LaunchResult launch(const std::shared_ptr<Plan>& plan, std::span<const Value> le
     state.leaf = nullptr;
   }
   if (result.completion) {
-    const std::shared_ptr<Launcher>& self = this_launcher();
+    const std::shared_ptr<Submitter>& self = this_submitter();
     Watch& watched = watch();
     std::lock_guard lock(watched.mutex);
-    const bool after_ranks = std::any_of(watched.launches.begin(), watched.launches.end(), [&](const auto& earlier) {
-      return earlier->waits_for_ranks && earlier->of(self);
-    });
-    watched.launches.push_back(
+    const bool after_ranks =
+        std::any_of(watched.submissions.begin(), watched.submissions.end(),
+                    [&](const auto& earlier) { return earlier->waits_for_ranks && earlier->of(self); });
+    watched.submissions.push_back(
         std::make_shared<InFlight>(InFlight{.number = ++watched.last,
                                             .completion = result.completion,
                                             .assigned = {assigned.begin(), assigned.end()},
                                             .waits_for_ranks = plan->waits_for_ranks || after_ranks,
-                                            .launcher = self}));
+                                            .submitter = self}));
   }
   return result;
 }
@@ -298,7 +299,7 @@ void adopt_layouts(const Plan& plan, std::span<const Value> leaves) {
   }
 }
 
-void synchronize_launches() {
+void synchronize_submissions() {
   try {
     look_at_finished(true);
   } catch (const std::exception&) {
