@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "bonfire/backend/cpu/simd.h"
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
+#include "bonfire/backend/cpu/simd/simd.h"
 #include "bonfire/base/random.h"
 #include "bonfire/graph/op.h"
 #include "bonfire/kernel/kernel.h"

@@ -8,7 +8,7 @@
 // so that a busy machine does not disturb it much, several in real time. In the file: rows of {"case", "m", "n", "k",
 // "transpose", "threads", "dtype", "kernel", "ours", "peer", "ratio"}, the last two where a library is installed.
 
-#include "bonfire/backend/cpu/gemm.h"
+#include "bonfire/backend/cpu/gemm/gemm.h"
 
 #include <dlfcn.h>
 #include <fmt/core.h>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "bonfire/backend/cpu/simd.h"
+#include "bonfire/backend/cpu/simd/simd.h"
 #include "bonfire/base/error.h"
 
 namespace bench {

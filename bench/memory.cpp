@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/ops/attention.h"

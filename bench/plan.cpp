@@ -14,7 +14,7 @@
 #include "bonfire/graph/mixed_precision.h"
 #include "bonfire/models/lstm_classifier.h"
 #include "bonfire/passes/pass.h"
-#include "bonfire/train/step_profile.h"
+#include "bonfire/train/report/step_profile.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
-#include "bonfire/train/config.h"
+#include "bonfire/train/config/config.h"
 #include "bonfire/train/trainer.h"
 #include "measure.h"
 #include "tests/support/scratch_folder.h"

@@ -19,8 +19,8 @@
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/replica_check.h"
 #include "bonfire/runtime/compile.h"
-#include "bonfire/train/checkpoint_writer.h"
-#include "bonfire/train/config.h"
+#include "bonfire/train/checkpoint/checkpoint_writer.h"
+#include "bonfire/train/config/config.h"
 #include "measure.h"
 #include "tests/support/scratch_folder.h"
 

@@ -26,7 +26,7 @@ else()
 endif()
 
 # Files of backend/cpu that are plain loops, which say so by BONFIRE_CPU_KERNELS: each is compiled for the baseline and
-# again for these sets. How they are written is told by backend/cpu/every_instruction_set.h.
+# again for these sets. How they are written is told by backend/cpu/simd/every_instruction_set.h.
 set(bonfire_every_set_further avx2 avx512)
 
 # Appends to a list variable a file for each of these and each further set that includes it.
@@ -37,16 +37,16 @@ function(bonfire_add_every_set_sources sources_variable)
   endif()
   set(further "")
   set(files ${${sources_variable}})
-  list(FILTER files INCLUDE REGEX "/src/bonfire/backend/cpu/[^/]+$")
+  list(FILTER files INCLUDE REGEX "/src/bonfire/backend/cpu/")
   foreach(source IN LISTS files)
     file(STRINGS ${source} kernels REGEX "^BONFIRE_CPU_KERNELS\\(" LIMIT_COUNT 1)
     if(NOT kernels)
       continue()
     endif()
-    cmake_path(GET source STEM name)
+    string(REGEX REPLACE "^.*/src/bonfire/(.*)\\.cpp$" "\\1" name ${source})
     foreach(set_name IN LISTS bonfire_every_set_further)
-      set(file ${PROJECT_BINARY_DIR}/every_set/backend/cpu/${name}_${set_name}.cpp)
-      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/backend/cpu/${name}.cpp\"  // NOLINT(bugprone-suspicious-include)\n")
+      set(file ${PROJECT_BINARY_DIR}/every_set/${name}_${set_name}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"bonfire/${name}.cpp\"  // NOLINT(bugprone-suspicious-include)\n")
       set_source_files_properties(${file} PROPERTIES COMPILE_DEFINITIONS
                                                      "BONFIRE_COMPILED_SET=${set_name};BONFIRE_COMPILED_FURTHER")
       list(APPEND further ${file})

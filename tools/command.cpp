@@ -18,8 +18,8 @@
 #include "bonfire/base/machine.h"
 #include "bonfire/base/nearest.h"
 #include "bonfire/base/program_name.h"
-#include "bonfire/train/config.h"
-#include "bonfire/train/foreign_keys.h"
+#include "bonfire/train/config/config.h"
+#include "bonfire/train/config/foreign_keys.h"
 
 namespace bonfire::tools {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "bonfire/train/config.h"
+#include "bonfire/train/config/config.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {

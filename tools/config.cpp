@@ -1,4 +1,4 @@
-#include "bonfire/train/config.h"
+#include "bonfire/train/config/config.h"
 
 #include <cstdio>
 

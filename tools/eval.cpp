@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "bonfire/train/known_tasks.h"
+#include "bonfire/train/tasks/known_tasks.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
 

@@ -6,8 +6,8 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/nn/weights_checksum.h"
-#include "bonfire/train/checkpoint.h"
-#include "bonfire/train/number_text.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
+#include "bonfire/train/report/number_text.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {

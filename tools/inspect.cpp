@@ -4,10 +4,10 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/graph.h"
 #include "bonfire/graph/step_context.h"
-#include "bonfire/train/config.h"
-#include "bonfire/train/describe.h"
-#include "bonfire/train/model_table.h"
-#include "bonfire/train/step_profile.h"
+#include "bonfire/train/config/config.h"
+#include "bonfire/train/report/describe.h"
+#include "bonfire/train/report/model_table.h"
+#include "bonfire/train/report/step_profile.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/known_tasks.h"
+#include "bonfire/train/tasks/known_tasks.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {

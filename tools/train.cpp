@@ -1,23 +1,16 @@
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
-#include <optional>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
 #include "bonfire/comm/environment.h"
 #include "bonfire/launch/launcher.h"
 #include "bonfire/parallel/fleet.h"
-#include "bonfire/train/checkpoint.h"
-#include "bonfire/train/reporter.h"
-#include "bonfire/train/resume.h"
-#include "bonfire/train/stop_signals.h"
+#include "bonfire/train/checkpoint/resume.h"
+#include "bonfire/train/report/reporter.h"
 #include "bonfire/train/trainer.h"
+#include "bonfire/train/trainer/stop_signals.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {
@@ -47,42 +40,6 @@ int start_ranks(const TrainWanted& wanted, const train::Config& config) {
       {.program = launch::own_program(), .arguments = arguments, .ranks = static_cast<int>(config.num_gpus)});
 }
 
-// folder/job names the launched job that began a run, so that it can be found again after a restart.
-class JobMark final : public train::Reporter {
- public:
-  explicit JobMark(std::string job) : job_(std::move(job)) {}
-  void begin(const train::RunBegins& run) override {
-    std::ofstream stream(run.folder / "job");
-    if (stream << job_ << std::flush) return;
-    base::log_warning("bonfire: cannot write '{}': {}; a restart would begin a new run instead of going on with this",
-                      (run.folder / "job").string(), std::strerror(errno));
-  }
-  void step(const train::StepReport&) override {}
-  void evaluated(const train::EvaluationReport&) override {}
-  void note(const std::string&) override {}
-  void end(const train::RunEnds&) override {}
-
- private:
-  std::string job_;
-};
-
-std::string this_job() {
-  const char* job = std::getenv("BONFIRE_JOB");
-  return job == nullptr ? "" : job;
-}
-
-// The run that this job has begun and saved something of; none: it begins as it did first.
-std::optional<std::string> run_before_restart(const std::string& output) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(output, ignored)) {
-    std::string job;
-    std::getline(std::ifstream(entry.path() / "job"), job);
-    if (!job.empty() && job == this_job() && train::newest_checkpoint(entry.path() / "checkpoints", nullptr))
-      return entry.path().string();
-  }
-  return {};
-}
-
 int train(train::Config config, const TrainWanted& wanted) {
   train::Trainer trainer(std::move(config));
   trainer.add(train::stop_signals(fleet::rank() == 0));
@@ -90,7 +47,6 @@ int train(train::Config config, const TrainWanted& wanted) {
   trainer.add(train::metrics_log());
   trainer.add(train::tensorboard_log());
   trainer.add(train::report_page());
-  if (!this_job().empty()) trainer.add(std::make_unique<JobMark>(this_job()));
   if (!wanted.trace.empty() && fleet::rank() == 0) trainer.trace_to(wanted.trace);
   if (wanted.trace_samples) trainer.trace_samples();
   return trainer.run().interrupted ? 130 : 0;
@@ -134,8 +90,6 @@ int run_train(TrainWanted wanted) {
     throw_error<ConfigError>(
         "[train] num_gpus is {}, but whoever started this chose {} ranks on this host; leave it out, or add num_gpus=1",
         config.num_gpus, self.local_world);
-  if (self.generation > 0)
-    if (std::optional<std::string> run = run_before_restart(config.output)) config.resume = *run;
   return train_as_rank(std::move(config), wanted);
 }
 

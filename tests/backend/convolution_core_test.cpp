@@ -1,4 +1,4 @@
-#include "bonfire/backend/cpu/convolution_core.h"
+#include "bonfire/backend/cpu/convolution/convolution_core.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

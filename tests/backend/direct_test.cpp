@@ -1,4 +1,4 @@
-#include "bonfire/backend/cpu/direct.h"
+#include "bonfire/backend/cpu/convolution/direct.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "bonfire/backend/cpu/gemm_driver.h"
+#include "bonfire/backend/cpu/gemm/gemm_driver.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bonfire/backend/cpu/gemm.h"
+#include "bonfire/backend/cpu/gemm/gemm.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "bonfire/backend/cpu/packed_product.h"
+#include "bonfire/backend/cpu/gemm/packed_product.h"
 
 #include <gtest/gtest.h>
 

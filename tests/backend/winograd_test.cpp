@@ -1,4 +1,4 @@
-#include "bonfire/backend/cpu/winograd.h"
+#include "bonfire/backend/cpu/convolution/winograd.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <regex>
 #include <set>
@@ -13,11 +14,14 @@
 #include <vector>
 
 #include "bonfire/base/random.h"
+#include "tests/launch/launched.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::examples_test {
 namespace {
 
+using testing::ChildProcess;
 using testing::ScratchFolder;
 
 void write_gzip(const std::filesystem::path& path, const std::string& content) {
@@ -215,6 +219,27 @@ TEST(Examples, OwnTrainerLearnsReportsResumesAndTrainsOnTwoRanks) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a program's own task (regression)", eval.output);
 #endif
 }
+
+#ifdef BONFIRE_PROGRAM
+// The trainer sees to it, whichever program it is in.
+TEST(Examples, OwnTrainerGoesOnWithItsRunWhenTheLauncherStartsItAgain) {
+  ScratchFolder folder;
+  const std::filesystem::path runs = folder / "runs";
+  ChildProcess job({BONFIRE_PROGRAM, "launch", "--nproc_per_node", "2", "--max_restarts", "1",
+                    BONFIRE_EXAMPLES_FOLDER "/own_trainer", "place=cpu", "epochs=60", "batch_size=16",
+                    fmt::format("output={}", runs.string())},
+                   testing::clean({{"BONFIRE_TEST", folder.path().string()}}));
+  EXPECT_NE(job.read_line("epoch 1/60 done"), "") << job.output();
+  while (!std::filesystem::exists(runs / "1/checkpoints/step-00000064/manifest.json") && job.read_line("epoch") != "") {
+  }
+  const int process = testing::process_of_rank(1, folder.path().string());
+  ASSERT_GT(process, 0) << job.output();
+  ::kill(process, SIGKILL);
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  testing::expect_mentions(job.output(), {"restart 1 of 1", "resumed from", "best rmse"});
+  EXPECT_FALSE(std::filesystem::exists(runs / "2")) << job.output();
+}
+#endif
 
 TEST(Examples, CustomOpHasARightGradientAndLearns) {
   Ended ended = run("custom_op");

@@ -52,7 +52,7 @@ std::string included_by(std::string_view line) {
 constexpr int kTop = -1;      // directly in bonfire/
 constexpr int kUnknown = -2;  // in a folder that the list does not name
 
-// Place in `layers` of a path such as bonfire/backend/cpu/gemm.h.
+// Place in `layers` of a path such as bonfire/backend/cpu/gemm/gemm.h.
 int layer_of(const std::string& path, const std::vector<std::string>& layers) {
   if (fs::path(path).parent_path() == "bonfire") return kTop;
   for (size_t i = 0; i < layers.size(); ++i)

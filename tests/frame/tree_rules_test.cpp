@@ -140,13 +140,13 @@ TEST_F(TreeRules, AngleBracketsAndBlanksDoNotHideAFault) {
 
 TEST_F(TreeRules, IncludingUpTheListOrTheOwnFolderIsFine) {
   write("bonfire/nn/module.h", "#include \"bonfire/base/error.h\"\n#include \"bonfire/nn/parameter.h\"\n");
-  write("bonfire/backend/cuda/gemm.cu", "#include \"bonfire/backend/cpu/gemm.h\"\n");
+  write("bonfire/backend/cuda/gemm.cu", "#include \"bonfire/backend/cpu/gemm/gemm.h\"\n");
   EXPECT_EQ(layering(), "");
 }
 
 TEST_F(TreeRules, BackendsAreLayersOfTheirOwn) {
-  write("bonfire/backend/cpu/gemm.cpp", "#include \"bonfire/backend/cuda/stream.h\"\n");
-  EXPECT_EQ(layering(), "bonfire/backend/cpu/gemm.cpp must not include \"bonfire/backend/cuda/stream.h\"\n");
+  write("bonfire/backend/cpu/gemm/gemm.cpp", "#include \"bonfire/backend/cuda/stream.h\"\n");
+  EXPECT_EQ(layering(), "bonfire/backend/cpu/gemm/gemm.cpp must not include \"bonfire/backend/cuda/stream.h\"\n");
 }
 
 TEST_F(TreeRules, TheHeaderForUsersIncludesAllAndIsIncludedByNoFolder) {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "bonfire/nn/safetensors.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/launch/launched.h"
 #include "tests/launch/trained.h"
 #include "tests/support/expect_error.h"

@@ -15,7 +15,7 @@
 
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/launch/launched.h"
 #include "tests/support/scratch_folder.h"
 

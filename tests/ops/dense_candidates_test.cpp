@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
-#include "bonfire/backend/cpu/simd.h"
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
+#include "bonfire/backend/cpu/simd/simd.h"
 #include "bonfire/base/random.h"
 #include "bonfire/kernel/kernel.h"
 #include "bonfire/ops/elementwise_functions.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <set>
 
-#include "bonfire/backend/cpu/simd.h"
+#include "bonfire/backend/cpu/simd/simd.h"
 #include "bonfire/graph/step_context.h"
 #include "bonfire/kernel/forced_kernel.h"
 #include "bonfire/ops/convolution.h"

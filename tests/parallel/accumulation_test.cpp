@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/random.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/local/local_group.h"

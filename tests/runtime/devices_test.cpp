@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
 #include "bonfire/graph/engine.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/runtime/build_stamp.h"

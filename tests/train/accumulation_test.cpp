@@ -11,7 +11,7 @@
 #include "bonfire/graph/trace.h"
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/parallel/fleet.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/support/numbers.h"
 #include "tests/support/scratch_folder.h"
 

@@ -8,10 +8,10 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/local/local_group.h"
-#include "bonfire/train/checkpoint.h"
-#include "bonfire/train/checkpoint_writer.h"
-#include "bonfire/train/describe.h"
-#include "bonfire/train/manifest.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint_writer.h"
+#include "bonfire/train/checkpoint/manifest.h"
+#include "bonfire/train/report/describe.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 

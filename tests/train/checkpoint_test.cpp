@@ -1,4 +1,4 @@
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

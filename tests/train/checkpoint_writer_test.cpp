@@ -1,4 +1,4 @@
-#include "bonfire/train/checkpoint_writer.h"
+#include "bonfire/train/checkpoint/checkpoint_writer.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What settings say together, what the environment adds, and what this machine cannot do.
 
-#include "bonfire/train/config_rules.h"
+#include "bonfire/train/config/config_rules.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bonfire/train/config.h"
+#include "bonfire/train/config/config.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/foreign_keys.h"
+#include "bonfire/train/config/foreign_keys.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 

@@ -1,10 +1,10 @@
-#include "bonfire/train/fingerprint.h"
+#include "bonfire/train/checkpoint/fingerprint.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "bonfire/train/describe.h"
+#include "bonfire/train/report/describe.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"

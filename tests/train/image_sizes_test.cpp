@@ -1,4 +1,4 @@
-#include "bonfire/train/image_sizes.h"
+#include "bonfire/train/data/image_sizes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bonfire/train/interval.h"
+#include "bonfire/train/trainer/interval.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "bonfire/train/ledger.h"
+#include "bonfire/train/checkpoint/ledger.h"
 
 #include <gtest/gtest.h>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/sample_trace.h"
+#include "bonfire/train/report/sample_trace.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 

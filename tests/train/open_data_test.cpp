@@ -1,4 +1,4 @@
-#include "bonfire/train/open_data.h"
+#include "bonfire/train/data/open_data.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "bonfire/train/predictor.h"
+#include "bonfire/train/tasks/predictor.h"
 
 #include <gtest/gtest.h>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/png.h"
+#include "bonfire/train/report/png.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"

@@ -14,8 +14,8 @@
 
 #include "bonfire/base/random.h"
 #include "bonfire/nn/safetensors.h"
-#include "bonfire/train/checkpoint.h"
-#include "bonfire/train/timeline.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
+#include "bonfire/train/report/timeline.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 

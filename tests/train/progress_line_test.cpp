@@ -1,10 +1,10 @@
-#include "bonfire/train/progress_line.h"
+#include "bonfire/train/report/progress_line.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "bonfire/train/number_text.h"
+#include "bonfire/train/report/number_text.h"
 
 namespace bonfire::train::progress_line_test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/parallel/fleet.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/as_ranks.h"

@@ -6,10 +6,10 @@
 #include <span>
 
 #include "bonfire/data/image_reader.h"
-#include "bonfire/train/chart.h"
-#include "bonfire/train/class_judge.h"
-#include "bonfire/train/png.h"
-#include "bonfire/train/reporter.h"
+#include "bonfire/train/report/chart.h"
+#include "bonfire/train/report/png.h"
+#include "bonfire/train/report/reporter.h"
+#include "bonfire/train/tasks/class_judge.h"
 #include "tests/support/scratch_folder.h"
 
 namespace bonfire::train::report_page_test {

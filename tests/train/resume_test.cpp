@@ -1,6 +1,6 @@
 // A run that is gone on with stays the experiment that it was.
 
-#include "bonfire/train/resume.h"
+#include "bonfire/train/checkpoint/resume.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"

@@ -1,4 +1,4 @@
-#include "bonfire/train/run_lock.h"
+#include "bonfire/train/checkpoint/run_lock.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include "bonfire/train/checkpoint.h"
-#include "bonfire/train/stop_signals.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
+#include "bonfire/train/trainer/stop_signals.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 #include "tests/train/program.h"

@@ -10,10 +10,10 @@
 
 #include "bonfire/data/boxed_glyphs.h"
 #include "bonfire/data/sequences.h"
-#include "bonfire/train/class_judge.h"
-#include "bonfire/train/known_tasks.h"
-#include "bonfire/train/png.h"
+#include "bonfire/train/report/png.h"
 #include "bonfire/train/tasks/boxes.h"
+#include "bonfire/train/tasks/class_judge.h"
+#include "bonfire/train/tasks/known_tasks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/as_ranks.h"

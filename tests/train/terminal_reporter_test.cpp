@@ -5,7 +5,7 @@
 #include <regex>
 #include <set>
 
-#include "bonfire/train/reporter.h"
+#include "bonfire/train/report/reporter.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"
 #include "tests/train/terminal.h"

@@ -1,4 +1,4 @@
-#include "bonfire/train/time_left.h"
+#include "bonfire/train/report/time_left.h"
 
 #include <gtest/gtest.h>
 

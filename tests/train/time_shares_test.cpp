@@ -1,4 +1,4 @@
-#include "bonfire/train/time_shares.h"
+#include "bonfire/train/report/time_shares.h"
 
 #include <gtest/gtest.h>
 

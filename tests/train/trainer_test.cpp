@@ -13,7 +13,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/fetched.h"
 #include "bonfire/runtime/plan_cache.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/digits.h"

@@ -7,7 +7,7 @@
 
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/parallel/fleet.h"
-#include "bonfire/train/checkpoint.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/trainer.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/course.h"

@@ -51,7 +51,7 @@ class Model : public nn::Callable<Model> {
 
 Model make(std::string_view name, const ModelOptions& options = {});  // ConfigError with the nearest name otherwise
 std::vector<std::string> names();                                     // that make() knows
-// What the model is trained for by `bonfire train`: one of the tasks in train/known_tasks.cpp.
+// What the model is trained for by `bonfire train`: one of the tasks in train/tasks/known_tasks.cpp.
 std::string_view task_of(std::string_view name);  // ConfigError as make()'s
 
 }  // namespace bonfire::models

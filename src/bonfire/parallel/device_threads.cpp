@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/comm/lost_peer.h"

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
 #include "bonfire/comm/agreement.h"

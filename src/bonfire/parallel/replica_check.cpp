@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "bonfire/backend/cpu/simd.h"
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
+#include "bonfire/backend/cpu/simd/simd.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/hash.h"
 #include "bonfire/graph/engine.h"

@@ -1,6 +1,6 @@
 #pragma once
 // How a training step is spread over devices and how it is compiled. In YAML these are the keys under `strategy:`,
-// which train/config_keys.h describes one by one.
+// which train/config/config_keys.h describes one by one.
 //
 // What a strategy does not choose stays as the program, or an earlier strategy, has set it: a default never undoes a
 // choice.

@@ -16,9 +16,9 @@
 
 #include <atomic>
 
-#include "bonfire/train/config.h"
-#include "bonfire/train/reporter.h"
-#include "bonfire/train/task.h"
+#include "bonfire/train/config/config.h"
+#include "bonfire/train/report/reporter.h"
+#include "bonfire/train/tasks/task.h"
 
 namespace bonfire::train {
 
@@ -45,7 +45,7 @@ class Trainer {
               FitOptions options = {});
   void trace_to(const std::filesystem::path& file);  // a Chrome trace of the run, written when it ends; before run()
 
-  // Each rank writes which samples it reads into the run's folder (train/sample_trace.h); before run().
+  // Each rank writes which samples it reads into the run's folder (train/report/sample_trace.h); before run().
   void trace_samples();
 
   // Of these weights (a safetensors file) on the test data, by exact counting. Images are brought to the mean and

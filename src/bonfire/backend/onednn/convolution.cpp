@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/backend/onednn/onednn.h"
 #include "bonfire/base/error.h"
 

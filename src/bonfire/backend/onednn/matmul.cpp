@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/backend/onednn/onednn.h"
 
 namespace bonfire::onednn {

@@ -1,5 +1,5 @@
 // num_threads and cpu_threads.
-#include "bonfire/backend/cpu/threads.h"
+#include "bonfire/backend/cpu/device/threads.h"
 
 #include "bonfire/base/error.h"
 #include "bonfire/kernel/queue.h"

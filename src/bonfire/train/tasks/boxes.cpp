@@ -6,8 +6,8 @@
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/ops/softmax.h"
-#include "bonfire/train/class_judge.h"
-#include "bonfire/train/image_run.h"
+#include "bonfire/train/data/image_run.h"
+#include "bonfire/train/tasks/class_judge.h"
 
 namespace bonfire::train {
 

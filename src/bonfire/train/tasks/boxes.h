@@ -2,8 +2,8 @@
 // What is in an image and where: a class and a box. Of the model's outputs the first is logits [N, classes], the second
 // boxes [N, 4]: left, top, right, bottom as shares of the image's width and height. A label is data::BoxLabel.
 
-#include "bonfire/train/known_tasks.h"
 #include "bonfire/train/tasks/image_input.h"
+#include "bonfire/train/tasks/known_tasks.h"
 
 namespace bonfire::train {
 

@@ -2,7 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/ops/loss.h"
-#include "bonfire/train/class_judge.h"
+#include "bonfire/train/tasks/class_judge.h"
 
 namespace bonfire::train {
 

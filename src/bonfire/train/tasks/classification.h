@@ -1,7 +1,7 @@
 #pragma once
 // Samples of any kind into classes: the first of a model's outputs is logits [N, classes], a label is a class, i64.
 
-#include "bonfire/train/task.h"
+#include "bonfire/train/tasks/task.h"
 
 namespace bonfire::train {
 

@@ -4,9 +4,9 @@
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/softmax.h"
-#include "bonfire/train/class_judge.h"
-#include "bonfire/train/image_sizes.h"
-#include "bonfire/train/predictor.h"
+#include "bonfire/train/data/image_sizes.h"
+#include "bonfire/train/tasks/class_judge.h"
+#include "bonfire/train/tasks/predictor.h"
 
 namespace bonfire::train {
 

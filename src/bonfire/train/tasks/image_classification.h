@@ -1,8 +1,8 @@
 #pragma once
 // The class of an image. In training a label may be a share of each class (mixup).
 
-#include "bonfire/train/known_tasks.h"
 #include "bonfire/train/tasks/image_input.h"
+#include "bonfire/train/tasks/known_tasks.h"
 
 namespace bonfire::train {
 

@@ -1,7 +1,7 @@
 #pragma once
 // ImageInput: what tasks on images give a model, and what a file of weights says of it.
 
-#include "bonfire/train/task.h"
+#include "bonfire/train/tasks/task.h"
 
 namespace bonfire::train {
 

@@ -6,8 +6,8 @@
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
-#include "bonfire/train/class_judge.h"
-#include "bonfire/train/masked_word_guesses.h"
+#include "bonfire/train/tasks/class_judge.h"
+#include "bonfire/train/tasks/masked_word_guesses.h"
 
 namespace bonfire::train {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Which words were masked in a text.
 
-#include "bonfire/train/known_tasks.h"
+#include "bonfire/train/tasks/known_tasks.h"
 
 namespace bonfire::train {
 

@@ -9,7 +9,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/data/sequences.h"
 #include "bonfire/ops/softmax.h"
-#include "bonfire/train/image_run.h"
+#include "bonfire/train/data/image_run.h"
 #include "bonfire/train/tasks/classification.h"
 
 namespace bonfire::train {

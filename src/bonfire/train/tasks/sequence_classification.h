@@ -1,7 +1,7 @@
 #pragma once
 // The class of a sequence of symbols.
 
-#include "bonfire/train/known_tasks.h"
+#include "bonfire/train/tasks/known_tasks.h"
 
 namespace bonfire::train {
 

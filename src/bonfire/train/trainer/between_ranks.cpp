@@ -1,0 +1,53 @@
+#include "bonfire/train/trainer/between_ranks.h"
+
+#include "bonfire/parallel/fleet.h"
+
+namespace bonfire::train {
+
+namespace {
+
+bool alone() { return fleet::world_size() == 1; }
+
+}  // namespace
+
+bool is_first_rank() { return fleet::rank() == 0; }
+
+void add_over_ranks(std::span<int64_t> counts) {
+  if (!alone()) fleet::group().all_reduce({counts.data(), counts.size(), DType::i64}, comm::Reduce::sum);
+}
+
+void add_over_ranks(std::span<double> sums) {
+  if (!alone()) fleet::group().all_reduce({sums.data(), sums.size(), DType::f64}, comm::Reduce::sum);
+}
+
+std::vector<int64_t> numbers_of_ranks(int64_t own) {
+  if (alone()) return {own};
+  std::vector<int64_t> all(static_cast<size_t>(fleet::world_size()));
+  fleet::group().all_gather({&own, 1, DType::i64}, {all.data(), all.size(), DType::i64});
+  return all;
+}
+
+std::string text_of_first_rank(const std::string& text) {
+  if (alone()) return text;
+  auto bytes = static_cast<int64_t>(text.size());
+  fleet::group().broadcast({&bytes, 1, DType::i64}, 0);
+  std::string result = is_first_rank() ? text : std::string(static_cast<size_t>(bytes), '\0');
+  fleet::group().broadcast({result.data(), result.size(), DType::u8}, 0);
+  return result;
+}
+
+void take_values_of_first_rank(const nn::StateDict& variables) {
+  if (alone()) return;
+  for (const auto& [name, variable] : variables) {
+    std::vector<std::byte> bytes(variable.spec().bytes());
+    if (is_first_rank()) bytes = variable.save();
+    fleet::group().broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
+    if (!is_first_rank()) variable.load(bytes);
+  }
+}
+
+void require_same_on_ranks(const std::string& what, const comm::Settings& settings) {
+  if (!alone()) comm::require_same(fleet::group(), what, settings);
+}
+
+}  // namespace bonfire::train
