@@ -43,6 +43,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& words, const Variable
   if (pid_ == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(ends[1], STDERR_FILENO);
+    ::signal(SIGHUP, SIG_DFL);  // the tests may run under nohup
     ::execvpe(argument_list[0], argument_list.data(), environment_list.data());
     ::_exit(127);
   }

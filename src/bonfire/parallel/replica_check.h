@@ -24,7 +24,8 @@
 
 namespace bonfire::fleet {
 
-// What is the same on all ranks: the model's parameters, then the optimizer's state. (Running statistics are not.)
+// What is the same on all ranks: the model's parameters, then the optimizer's state. Running statistics are not, and of
+// slices each rank has another.
 nn::StateDict replicated(const nn::Module& model, const optim::Optimizer& optimizer);
 
 class ReplicaCheck {
