@@ -13,13 +13,14 @@
 namespace bonfire::train {
 
 // Calls body(rank) in each of them. What each has thrown; empty: nothing.
-inline std::vector<std::string> as_ranks(int count, const std::function<void(int rank)>& body) {
+inline std::vector<std::string> as_ranks(int count, const std::function<void(int rank)>& body,
+                                         const MeshSizes& sizes = {}) {
   auto groups = comm::local_groups(count, {.timeout = std::chrono::seconds(60)});
   std::vector<std::string> errors(static_cast<size_t>(count));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < count; ++rank)
     threads.emplace_back([&, rank] {
-      fleet::join(groups[static_cast<size_t>(rank)]);
+      fleet::join(groups[static_cast<size_t>(rank)], sizes);
       try {
         body(rank);
       } catch (const Error& error) {

@@ -31,7 +31,15 @@ class Program {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    EXPECT_EQ(posix_spawn(&pid_, BONFIRE_PROGRAM, &actions, nullptr, pointers.data(), environ), 0);
+    posix_spawnattr_t attributes;  // the tests may run under nohup
+    posix_spawnattr_init(&attributes);
+    sigset_t hangup;
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP);
+    posix_spawnattr_setsigdefault(&attributes, &hangup);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    EXPECT_EQ(posix_spawn(&pid_, BONFIRE_PROGRAM, &actions, &attributes, pointers.data(), environ), 0);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
   }
 
