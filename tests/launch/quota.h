@@ -8,17 +8,17 @@
 
 namespace bonfire::testing {
 
-// While one lives, the process runs for 2 ms of every 8: what a CPU quota does to it, but without the right to set one.
+// While one lives, the process runs for 2 ms and stands still for as long as is said, in turn: what a CPU quota does to
+// it, but without the right to set one.
 class Quota {
  public:
-  explicit Quota(int process)
-      : thread_([this, process] {
-          using std::chrono::milliseconds;
+  explicit Quota(int process, std::chrono::milliseconds stopped = std::chrono::milliseconds(6))
+      : thread_([this, process, stopped] {
           while (!stop_) {
             ::kill(process, SIGSTOP);
-            std::this_thread::sleep_for(milliseconds(6));
+            std::this_thread::sleep_for(stopped);
             ::kill(process, SIGCONT);
-            std::this_thread::sleep_for(milliseconds(2));
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
           }
         }) {}
   ~Quota() {
