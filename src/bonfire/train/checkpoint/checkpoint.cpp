@@ -192,7 +192,7 @@ void finish_or_remove_unfinished(const fs::path& folder) {
   std::error_code ignored;
   for (const FoundCheckpoint& found : checkpoints_in(folder)) {
     if (found.finished) continue;
-    const fs::path finished = folder / checkpoint_name(found.step);
+    fs::path finished = folder / checkpoint_name(found.step);
     const bool whole = !damage_of(found.path), wanted = !base::exists(finished) || damage_of(finished);
     if (whole && wanted)
       finish(found.path, finished);
@@ -313,7 +313,8 @@ std::map<std::string, ManifestFile> collect_files(const fs::path& unfinished,
 fs::path save_checkpoint(const fs::path& folder, int64_t step, CheckpointContent& content, int64_t keep,
                          const fs::path& spare) {
   const std::string name = checkpoint_name(step);
-  const fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
+  const fs::path unfinished = folder / (kUnfinished + name);
+  fs::path finished = folder / name;
   begin_unfinished(folder, unfinished);
   try {
     write_files(unfinished, step, content);
@@ -330,7 +331,8 @@ fs::path save_checkpoint(const fs::path& folder, int64_t step, CheckpointContent
 fs::path save_checkpoint_of_ranks(comm::Group& ranks, const fs::path& folder, int64_t step, CheckpointContent& content,
                                   int64_t keep, const fs::path& spare) {
   const std::string name = checkpoint_name(step);
-  const fs::path unfinished = folder / (kUnfinished + name), finished = folder / name;
+  const fs::path unfinished = folder / (kUnfinished + name);
+  fs::path finished = folder / name;
   const bool is_first = ranks.rank() == 0;
   std::vector<TensorList> lists = lists_of(content);
   try {
