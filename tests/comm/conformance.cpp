@@ -186,7 +186,9 @@ void check_messages(Rank& rank) {
   if (rank.size() == 1) return;
   int next = (rank.rank() + 1) % rank.size(), before = (rank.rank() + rank.size() - 1) % rank.size();
   const size_t counts[] = {1, 0, 7, 40'000, 3, 20'001, 1};
-  auto element = [](int from, size_t number, size_t i) { return from * 1000 + static_cast<int>(number * 17 + i % 100); };
+  auto element = [](int from, size_t number, size_t i) {
+    return from * 1000 + static_cast<int>(number * 17 + i % 100);
+  };
   auto send_all = [&] {
     for (size_t number = 0; number < std::size(counts); ++number) {
       std::vector<int> text(counts[number]);

@@ -6,8 +6,8 @@
 //
 // The contract, which tests/comm/conformance_test.cpp holds every backend to:
 // - Every rank calls the same collectives in the same order with the same dtype and count. Any count from 0 is right.
-// - Only one thread of a rank calls at a time (but see for_messages()). A call returns when this rank's part of the result
-// is there.
+// - Only one thread of a rank calls at a time (but see for_messages()). A call returns when this rank's part of the
+// result is there.
 // - The order of summation is fixed by backend and size: all ranks get the same bits, on every run.
 // - bf16 and f16 are summed in f32 and rounded once. Reduce::mean of integers is a ConfigError.
 // - Every wait ends: by the peers, by CommError when a peer is known to be gone (it names the rank, its host and what
@@ -82,8 +82,8 @@ class Group {
   // of this one, and may be used by another thread meanwhile, but for buffer() and split().
   virtual std::shared_ptr<Group> split(int colour) = 0;
   // No collective call: the same ranks for another thread, which only sends to one of them, or only receives from one,
-  // while other threads call what they like. The messages of a pair of ranks have one order in each direction, whichever
-  // of these groups they go through.
+  // while other threads call what they like. The messages of a pair of ranks have one order in each direction,
+  // whichever of these groups they go through.
   virtual std::shared_ptr<Group> for_messages() = 0;
   // From any thread: this rank's calls in progress and later ones fail with `reason`, and so do its peers' soon after.
   virtual void abort(const std::string& reason) = 0;

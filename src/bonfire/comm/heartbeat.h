@@ -5,9 +5,9 @@
 //   heartbeat.on_loss([group](const std::string& why) { group->abort(why); });
 //
 // A thread tells the store every second that this process lives. The store's server tells everyone in its answers who
-// has been silent for too long (comm/heartbeat_monitor.h). So each rank costs one small message a second, whatever the backend is
-// and however many hosts there are; and a rank that computes for long, or waits, is not taken for a frozen one. Links
-// between hosts that are cut are noticed too (comm/link_monitor.h).
+// has been silent for too long (comm/heartbeat_monitor.h). So each rank costs one small message a second, whatever the
+// backend is and however many hosts there are; and a rank that computes for long, or waits, is not taken for a frozen
+// one. Links between hosts that are cut are noticed too (comm/link_monitor.h).
 
 #include <condition_variable>
 #include <functional>

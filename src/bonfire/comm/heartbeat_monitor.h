@@ -28,7 +28,8 @@ struct HostSign {
 class HeartbeatMonitor {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit HeartbeatMonitor(std::chrono::milliseconds silence) : silence_(silence) {}  // 0: nobody is ever taken for frozen
+  explicit HeartbeatMonitor(std::chrono::milliseconds silence)
+      : silence_(silence) {}  // 0: nobody is ever taken for frozen
 
   void hear(const LifeSign& sign, Clock::time_point now);
   void hear_host(int host, Clock::time_point now, std::chrono::milliseconds answer);  // which took so long to answer

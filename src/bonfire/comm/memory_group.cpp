@@ -56,8 +56,8 @@ std::chrono::nanoseconds spin_for(int size) {
   return size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::microseconds(50) : std::chrono::microseconds(0);
 }
 
-MemoryGroup::MemoryGroup(ControlBlock block, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
-                         std::shared_ptr<Progress> progress)
+MemoryGroup::MemoryGroup(ControlBlock block, std::shared_ptr<Neighbours> neighbours, std::vector<int> members,
+                         Options options, std::shared_ptr<Progress> progress)
     : Group(std::move(progress)),
       block_(std::move(block)),
       neighbours_(std::move(neighbours)),
@@ -373,7 +373,8 @@ std::shared_ptr<Group> MemoryGroup::split(int colour) {
   std::shared_ptr<Group> part;
   guarded(Operation::split, [&] {
     begin({.operation = Operation::split}, {});
-    ControlBlock block(neighbours_->share(ControlBlock::bytes(count), members, *this), mine, count, block_.name(rank()));
+    ControlBlock block(neighbours_->share(ControlBlock::bytes(count), members, *this), mine, count,
+                       block_.name(rank()));
     part = std::make_shared<MemoryGroup>(std::move(block), neighbours_, std::move(members), options_, progress());
   });
   return part;

@@ -2,7 +2,8 @@
 // Group over memory that all ranks see: the collectives of comm/local (threads) and comm/shm (processes of a host).
 //
 // Ranks never send to each other; they read and write each other's memory between barriers (comm/control_block.h).
-// - An all-reduce of values that all ranks see (a GroupBuffer of this group, or of the group it was split from) is done in
+// - An all-reduce of values that all ranks see (a GroupBuffer of this group, or of the group it was split from) is done
+// in
 //   place: rank r combines the r-th share of everyone's values and writes the result back to everyone, so each byte is
 //   read once and written once, and nothing is copied. One barrier before (all values are there), one after (all
 //   shares are done: nobody writes a bucket that a peer still reads).
@@ -50,7 +51,7 @@ class MemoryGroup : public Group {
   struct Options {
     std::chrono::milliseconds timeout;
     std::chrono::nanoseconds spin;  // before a wait sleeps, at most
-    bool only_messages = false;      // beside the group that the control block belongs to
+    bool only_messages = false;     // beside the group that the control block belongs to
   };
   MemoryGroup(ControlBlock block, std::shared_ptr<Neighbours> neighbours, std::vector<int> members, Options options,
               std::shared_ptr<Progress> progress = std::make_shared<Progress>());

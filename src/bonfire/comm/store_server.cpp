@@ -18,10 +18,10 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/interrupted.h"
 #include "bonfire/comm/gate.h"
+#include "bonfire/comm/heartbeat_monitor.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/secret.h"
 #include "bonfire/comm/store.grpc.pb.h"
-#include "bonfire/comm/heartbeat_monitor.h"
 
 namespace bonfire::comm {
 
@@ -96,9 +96,11 @@ class Service final : public wire::Store::CallbackService {
       if (request->farewell())
         monitor_.forget(mine.rank());
       else if (request->has_mine() && mine.rank() >= 0 && mine.rank() < ranks_)
-        monitor_.hear({mine.rank(), mine.name(), mine.doing(), mine.has_host() ? mine.host() : -1}, HeartbeatMonitor::Clock::now());
+        monitor_.hear({mine.rank(), mine.name(), mine.doing(), mine.has_host() ? mine.host() : -1},
+                      HeartbeatMonitor::Clock::now());
       if (request->has_host())
-        monitor_.hear_host(request->host(), HeartbeatMonitor::Clock::now(), std::chrono::milliseconds(request->answer()));
+        monitor_.hear_host(request->host(), HeartbeatMonitor::Clock::now(),
+                           std::chrono::milliseconds(request->answer()));
       reply->set_slowest_answer(monitor_.slowest_answer().count());
       reply->set_longest_silence(monitor_.longest_silence(HeartbeatMonitor::Clock::now()).count());
       for (const LifeSign& sign : request->all() ? monitor_.all() : monitor_.frozen()) {

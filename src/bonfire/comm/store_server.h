@@ -18,9 +18,9 @@
 #include <memory>
 #include <string>
 
+#include "bonfire/comm/heartbeat_monitor.h"
 #include "bonfire/comm/store.h"
 #include "bonfire/comm/tls.h"
-#include "bonfire/comm/heartbeat_monitor.h"
 
 namespace bonfire::comm {
 

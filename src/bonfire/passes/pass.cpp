@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "bonfire/passes/amp.h"
+#include "bonfire/passes/before_pool_gradient.h"
 #include "bonfire/passes/bucket_all_reduce.h"
 #include "bonfire/passes/common_subexpressions.h"
 #include "bonfire/passes/dead_code.h"
@@ -16,7 +17,6 @@
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/fuse_norms.h"
 #include "bonfire/passes/look_up_products.h"
-#include "bonfire/passes/before_pool_gradient.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
 #include "bonfire/passes/sync_batch_norm.h"
 

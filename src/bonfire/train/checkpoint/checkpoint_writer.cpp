@@ -31,7 +31,8 @@ struct AtHand {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(fs::path folder, Options options) : folder_(std::move(folder)), options_(std::move(options)) {}
+CheckpointWriter::CheckpointWriter(fs::path folder, Options options)
+    : folder_(std::move(folder)), options_(std::move(options)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   if (writing_.valid()) writing_.wait();

@@ -1,5 +1,7 @@
 #include "bonfire/train/checkpoint/resume.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include "bonfire/base/error.h"
 #include "bonfire/base/program_name.h"
 #include "bonfire/train/checkpoint/checkpoint.h"
