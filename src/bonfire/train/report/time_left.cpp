@@ -43,10 +43,10 @@ double TimeLeft::of_pauses(double seconds) const {
   const int64_t evaluated = run_.validates() ? run_.validation_samples : run_.test_samples;
   const auto batches = static_cast<double>(evaluated) / static_cast<double>(run_.batch_size * run_.ranks);
   const double each = pause_.value_or(batches * step_ / 3);
-  const auto later = static_cast<double>((left + every - 1) / every);
+  const int64_t later = (left + every - 1) / every;
   const bool is_next = left % every == 0 && last_.done == last_.all;  // the epoch's last step is done
-  if (!is_pause(last_.doing)) return (is_next ? later + 1 : later) * each;
-  return later * each + std::max(0.0, each - pausing_ - (seconds - noted_));
+  if (!is_pause(last_.doing)) return static_cast<double>(is_next ? later + 1 : later) * each;
+  return static_cast<double>(later) * each + std::max(0.0, each - pausing_ - (seconds - noted_));
 }
 
 std::optional<double> TimeLeft::left(double seconds) const {
