@@ -66,6 +66,12 @@ class Slice {
   Layout order_;
 };
 
+// An axis that packs several matrices, one after the other; most tensors have one block.
+struct Packing {
+  int axis = 0;
+  int64_t blocks = 1;
+};
+
 // "all of [128, 768]", "[32:64, 0:768] of [128, 768]", "elements 0 to 500 of [64, 3, 3, 3]"
 std::string to_string(const Slice& slice);
 

@@ -94,6 +94,7 @@ void VariableCopies::add(const Variable& original, Device device) {
   Variable& copy = copies_[&original.state()];
   if (copy.defined()) return;
   copy = Variable({original.shape(), original.dtype(), device}, original.name());
+  copy.state().packing = original.packing();
   copy.keep_slice(original.slice());
   copy.set_requires_grad(original.requires_grad());
 }
@@ -242,6 +243,23 @@ std::vector<std::byte> Variable::save() const {
 Slice Variable::slice() const {
   const VariableState& state = known("slice");
   return state.slice == nullptr ? Slice(state.spec.shape) : *state.slice;
+}
+
+void Variable::set_packed(int axis, int64_t blocks) const {
+  VariableState& state = known("set_packed");
+  const int rank = state.spec.shape.rank(), packed = axis < 0 ? axis + rank : axis;
+  if (packed < 0 || packed >= rank || blocks < 1 || state.spec.shape[packed] % blocks != 0)
+    throw_error<ShapeError>("[set_packed] variable {} is {}: its axis {} is not {} blocks of equal size", called(state),
+                            to_string(state.spec), axis, blocks);
+  state.packing = {packed, blocks};
+}
+
+Slice Variable::part(int axis, int64_t index, int64_t parts) const {
+  const VariableState& state = known("part");
+  const int rank = state.spec.shape.rank(), cut = axis < 0 ? axis + rank : axis;
+  if (cut < 0 || cut >= rank)
+    throw_error<ShapeError>("[part] variable {} is {}: it has no axis {}", called(state), to_string(state.spec), axis);
+  return Slice::part(state.spec.shape, cut, index, parts, cut == state.packing.axis ? state.packing.blocks : 1);
 }
 
 void Variable::keep_slice(const Slice& kept) const {

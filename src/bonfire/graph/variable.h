@@ -31,6 +31,7 @@ class VariableState : public base::RefCounted<VariableState> {
   TensorSpec spec;                     // of the whole
   TensorSpec stored;                   // of what the memory has of it
   std::shared_ptr<const Slice> slice;  // null: all of it
+  Packing packing;
   std::string name;
   Layout layout;  // of the memory; fixed by the first plan that uses the variable
   bool layout_fixed = false;
@@ -92,6 +93,12 @@ class Variable {
 
   // What of it is here, which for most variables is all of it.
   Slice slice() const;
+  // The axis packs that many matrices of equal size (query, key and value; the gates of an LSTM): a part of it has its
+  // share of each. ShapeError where they do not divide it.
+  void set_packed(int axis, int64_t blocks) const;
+  const Packing& packing() const { return known("packing").packing; }
+  // Of `parts` parts of an axis the one that is number `index`, as Slice::part cuts it.
+  Slice part(int axis, int64_t index, int64_t parts) const;
   const TensorSpec& stored_spec() const { return known("stored_spec").stored; }
   Tensor stored() const;                                         // in the step
   void assign_stored(const Tensor& value) const;                 // in the step

@@ -11,6 +11,8 @@ namespace bonfire::nn {
 
 namespace {
 
+constexpr int64_t kPacked = 3;  // query, key and value
+
 // [N, T, E] → [N, heads, T, E / heads]
 Tensor split_heads(const Tensor& x, int64_t heads) {
   if (x.rank() != 3 || heads < 1 || x.size(2) % heads != 0)
@@ -24,7 +26,7 @@ Shape projection_shape(const MultiheadAttention::Options& options) {
   if (options.size % options.heads != 0)
     throw_error<ConfigError>("[MultiheadAttention] {} heads cannot share a size of {}; expected a multiple of {}",
                              options.heads, options.size, options.heads);
-  return {3 * options.size, options.size};
+  return {kPacked * options.size, options.size};
 }
 
 }  // namespace
@@ -45,16 +47,19 @@ MultiheadAttention::MultiheadAttention(const Options& options)
       out_proj_({.in = options.size, .out = options.size, .bias = options.bias, .bias_init = init::zeros()},
                 "NonDynamicallyQuantizableLinear") {
   init::apply({}, init::xavier_uniform(), in_proj_weight_);
+  in_proj_weight_.set_packed(0, kPacked);
   register_parameter("in_proj_weight", in_proj_weight_);
-  if (options.bias)
-    in_proj_bias_ = register_parameter("in_proj_bias", Parameter(Variable({{3 * options.size}, DType::f32, {}})));
+  if (options.bias) {
+    in_proj_bias_ = register_parameter("in_proj_bias", Parameter(Variable({{kPacked * options.size}, DType::f32, {}})));
+    in_proj_bias_.set_packed(0, kPacked);
+  }
   out_proj_ = register_module("out_proj", out_proj_);
 }
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionMasks& masks) const {
   std::vector<Tensor> weights = split(in_proj_weight_, options_.size, 0);
-  std::vector<Tensor> biases(3);
+  std::vector<Tensor> biases(kPacked);
   if (options_.bias) biases = split(in_proj_bias_, options_.size, 0);
   Tensor mixed = multihead_attention(linear(query, weights[0], biases[0]), linear(key, weights[1], biases[1]),
                                      linear(value, weights[2], biases[2]), options_.heads, masks,

@@ -24,10 +24,12 @@ std::string details_of(const LSTM::Options& options) {
 LSTM::LSTM(const Options& options) : Callable("LSTM"), options_(options) {
   require_sizes("LSTM", {{"input", options.input}, {"hidden", options.hidden}, {"layers", options.layers}});
   double bound = 1 / std::sqrt(static_cast<double>(options.hidden));
-  int64_t gates = 4 * options.hidden;
+  constexpr int64_t kGates = 4;  // input, forget, cell and output
+  const int64_t gates = kGates * options.hidden;
   auto make = [&](const char* name, int64_t layer, const Shape& shape) {
     Parameter parameter(Variable({shape, DType::f32, {}}));
     init::apply({}, init::uniform(-bound, bound), parameter);
+    parameter.set_packed(0, kGates);
     return register_parameter(fmt::format("{}_l{}", name, layer), parameter);
   };
   for (int64_t i = 0; i < options.layers; ++i) {
