@@ -4,8 +4,12 @@
 #include "bonfire/base/error.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/agreement.h"
+#include "bonfire/comm/collective_op.h"
 #include "bonfire/comm/collectives.h"
+#include "bonfire/graph/all_ops.h"
+#include "bonfire/kernel/kernel.h"
 #include "tests/comm/ranks.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire::testing::collective_mismatch_test {
 namespace {
@@ -77,6 +81,31 @@ TEST(CollectiveMismatch, AnotherOrderIsNamed) {
                           "1 has the broadcast from rank 0 of a value (f32 [4, 2]) in collective 0"),
               std::string::npos)
         << ending;
+}
+
+TEST(CollectiveMismatch, EveryCollectiveButMessagesSaysWhatRanksCompare) {
+  const Attributes any{{"axis", 0}, {"reduce", 0}, {"dim", 0}, {"root", 0}, {"split", 0}, {"join", 1}};
+  std::vector<std::string> compared, by_tag;
+  for (const Op* op : all_ops())
+    if (op->has(Trait::collective) && !op->name.ends_with("_for_test"))
+      (comm::deed_of(*op, any).empty() ? by_tag : compared).push_back(op->name);
+  EXPECT_EQ(by_tag, (std::vector<std::string>{"receive", "send"}));
+  EXPECT_GE(compared.size(), 5U);
+}
+
+TEST(CollectiveMismatch, ACollectiveWithoutWordsForItIsAnErrorWhereItWouldGoUnseen) {
+  static const Op& forgotten = register_op({.name = "forgotten_for_test",
+                                            .infer = [](const InferContext& c) { return OutputSpecs{c.input(0)}; },
+                                            .traits = Trait::collective | Trait::stateful});
+  static const bool registered =
+      register_kernel("forgotten_for_test", DeviceType::cpu, [](const KernelRequest& request) {
+        std::vector<Candidate> list = one_candidate(request, [](const Run&) {});
+        list[0].line = Line{.axis = kAxis, .kind = Line::Kind::collective, .number = 0};
+        return list;
+      });
+  EXPECT_TRUE(registered);
+  EXPECT_ERROR(trace_op(forgotten, {ones({1})}).item(), GraphError,
+               "[forgotten_for_test] ranks do not know what to compare of it");
 }
 
 // The messages of a schedule: three ranks in a row, with activations on and gradients back.

@@ -10,6 +10,7 @@
 #include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/random.h"
+#include "bonfire/comm/collective_op.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/kernel/kernel.h"
 #include "bonfire/kernel/queue.h"
@@ -74,7 +75,7 @@ std::vector<Candidate> meet_candidates(const KernelRequest& request) {
 
 const Op& meet_op = register_op({.name = "meet_for_test", .infer = same_spec});
 const Op& collective_op =
-    register_op({.name = "collective_for_test", .infer = same_spec, .traits = Trait::collective | Trait::stateful});
+    comm::register_collective({.name = "collective_for_test", .infer = same_spec}, comm::kComparedByTag);
 const bool meet_kernel = register_kernel("meet_for_test", DeviceType::cpu, meet_candidates);
 // What a kernel that waits for other ranks says of itself.
 std::vector<Candidate> in_a_line(std::vector<Candidate> candidates) {
@@ -129,7 +130,7 @@ TEST(OpsInFlight, GradientsAreTheSameBits) {
   EXPECT_EQ(gradients(device_with(3, 6)), gradients(device_with(1, 7)));
 }
 
-TEST(CollectiveSteps, RunBesideTheStepsBehindThemThatDoNotReadTheirResults) {
+TEST(CollectiveSteps, RunBesideTheStepsAfterThemThatDoNotReadTheirResults) {
   meeting.arrived = 0;
   Tensor x = Tensor::from<float>({5}, {1}, kFirst);
   Tensor reduced = trace_op(collective_op, {x});
@@ -151,8 +152,8 @@ const bool fail_kernel = register_kernel("fail_for_test", DeviceType::cpu, [](co
   return one_candidate(request, [](const Run&) { throw_error<DataError>("the disk is on fire"); });
 });
 
-const Op& failing_collective_op = register_op(
-    {.name = "failing_collective_for_test", .infer = same_spec, .traits = Trait::collective | Trait::stateful});
+const Op& failing_collective_op =
+    comm::register_collective({.name = "failing_collective_for_test", .infer = same_spec}, comm::kComparedByTag);
 const bool failing_collective_kernel =
     register_kernel("failing_collective_for_test", DeviceType::cpu, [](const KernelRequest& request) {
       return in_a_line(one_candidate(request, [](const Run&) { throw_error<CommError>("rank 1 is gone"); }));

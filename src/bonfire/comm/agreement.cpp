@@ -10,7 +10,6 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/hash.h"
 #include "bonfire/comm/collective_op.h"
-#include "bonfire/comm/reduce.h"
 #include "bonfire/comm/same_settings.h"
 
 namespace bonfire::comm {
@@ -137,20 +136,6 @@ std::string spec_text(const TensorSpec& spec) {
   return fmt::format("({} {})", name_of(spec.dtype), to_string(spec.shape));
 }
 
-// What is done with the values of a node, before their name; empty for one that is no collective of an axis.
-std::string deed_of(const GraphNode& node) {
-  const Attributes& a = node.attributes;
-  const std::string_view name = node.name();
-  auto reduce = [&] { return name_of(static_cast<Reduce>(a.integer("reduce"))); };
-  if (name == "all_reduce") return fmt::format("{} of ", reduce());
-  if (name == "all_gather") return fmt::format("gather along dimension {} of ", a.integer("dim"));
-  if (name == "reduce_scatter") return fmt::format("scattered {} along dimension {} of ", reduce(), a.integer("dim"));
-  if (name == "broadcast") return fmt::format("broadcast from rank {} of ", a.integer("root"));
-  if (name == "all_to_all")
-    return fmt::format("exchange from dimension {} to {} of ", a.integer("split"), a.integer("join"));
-  return {};
-}
-
 // Layouts that put every element at the same place count as one.
 void mix(base::Hash128& hash, const Shape& shape, const Layout& layout) {
   Shape strides = strides_of(shape, layout);
@@ -191,7 +176,7 @@ std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives
   std::map<Axis, base::Hash128> layouts;
   int calls = 0;
   for (const auto& [node, operand_layouts] : collectives) {
-    const std::string deed = deed_of(*node);
+    const std::string deed = deed_of(*node->op, node->attributes);
     if (deed.empty()) continue;
     const Axis axis = axis_of(node->attributes);
     const bool named = node->attributes.has("names");

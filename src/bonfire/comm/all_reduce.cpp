@@ -154,11 +154,13 @@ std::vector<Candidate> all_reduce_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
-const Op& registered_all_reduce_op = register_op({.name = "all_reduce",
-                                                  .infer = infer_all_reduce,
-                                                  .gradient = all_reduce_gradient,
-                                                  .traits = Trait::collective | Trait::stateful | Trait::one_by_one,
-                                                  .amp_of = all_reduce_amp});
+const Op& registered_all_reduce_op = register_collective(
+    {.name = "all_reduce",
+     .infer = infer_all_reduce,
+     .gradient = all_reduce_gradient,
+     .traits = Trait::one_by_one,
+     .amp_of = all_reduce_amp},
+    [](const Attributes& attributes) { return fmt::format("{} of ", name_of(reduce_of(attributes))); });
 [[maybe_unused]] const bool registered[] = {
     register_kernel("all_reduce", DeviceType::cpu, all_reduce_candidates),
     register_kernel("all_reduce", DeviceType::cuda, all_reduce_candidates),

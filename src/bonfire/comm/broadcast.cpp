@@ -62,10 +62,9 @@ std::vector<Candidate> broadcast_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
-const Op& broadcast_op = register_op({.name = "broadcast",
-                                      .infer = infer_broadcast,
-                                      .gradient = broadcast_gradient,
-                                      .traits = Trait::collective | Trait::stateful | Trait::one_by_one});
+const Op& broadcast_op = register_collective(
+    {.name = "broadcast", .infer = infer_broadcast, .gradient = broadcast_gradient, .traits = Trait::one_by_one},
+    [](const Attributes& attributes) { return fmt::format("broadcast from rank {} of ", attributes.integer("root")); });
 [[maybe_unused]] const bool broadcast_registered[] = {
     register_kernel("broadcast", DeviceType::cpu, broadcast_candidates),
     register_kernel("broadcast", DeviceType::cuda, broadcast_candidates),

@@ -1,12 +1,37 @@
 #include "bonfire/comm/collective_op.h"
 
 #include <cstring>
+#include <map>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/elementwise.h"
 
 namespace bonfire::comm {
+
+namespace {
+
+// By the op's name.
+std::map<std::string, DeedRule, std::less<>>& deed_rules() {
+  static std::map<std::string, DeedRule, std::less<>> rules;
+  return rules;
+}
+
+}  // namespace
+
+const Op& register_collective(Op op, DeedRule deed) {
+  op.traits |= Trait::collective | Trait::stateful;
+  deed_rules().emplace(op.name, deed);
+  return register_op(std::move(op));
+}
+
+std::string deed_of(const Op& op, const Attributes& attributes) {
+  const auto found = deed_rules().find(op.name);
+  if (found == deed_rules().end())
+    throw_error<GraphError>("[{}] ranks do not know what to compare of it; register it by comm::register_collective",
+                            op.name);
+  return found->second == kComparedByTag ? "" : found->second(attributes);
+}
 
 int ranks_along(Axis axis) { return Trace::current().context().mesh.size(axis); }
 int place_along(Axis axis) { return Trace::current().context().mesh.place(axis); }

@@ -3,6 +3,7 @@
 // along it, where the shape rule asks for it.
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,18 @@ int place_along(Axis axis);
 void require_place(std::string_view op, Axis axis, int place);
 // ConfigError where it is this rank's own place, too.
 void require_other(std::string_view op, Axis axis, int place);
+
+// What is done with the operands of a collective, before their names: "mean of ". Ranks compare it before the step
+// makes one (comm/agreement.h).
+using DeedRule = std::string (*)(const Attributes&);
+// Messages are compared by their receiver instead, each by its tag.
+inline constexpr DeedRule kComparedByTag = nullptr;
+
+// register_op for what several ranks compute together: Trait::collective and Trait::stateful are set here and nowhere
+// else, so that none is without a rule.
+const Op& register_collective(Op op, DeedRule deed);
+// Empty for a message. An op that has the trait by another way is a GraphError, which names it.
+std::string deed_of(const Op& op, const Attributes& attributes);
 
 Axis axis_of(const Attributes& attributes);
 Line line_of(const GraphNode& node);  // of its communicator, the first where it names none

@@ -186,15 +186,20 @@ std::vector<Candidate> parts_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
-constexpr uint32_t kPartsTraits = Trait::collective | Trait::stateful;
-const Op& all_gather_op = register_op(
-    {.name = "all_gather", .infer = infer_all_gather, .gradient = all_gather_gradient, .traits = kPartsTraits});
-const Op& reduce_scatter_op = register_op({.name = "reduce_scatter",
-                                           .infer = infer_reduce_scatter,
-                                           .gradient = reduce_scatter_gradient,
-                                           .traits = kPartsTraits});
-const Op& all_to_all_op = register_op(
-    {.name = "all_to_all", .infer = infer_all_to_all, .gradient = all_to_all_gradient, .traits = kPartsTraits});
+const Op& all_gather_op = register_collective(
+    {.name = "all_gather", .infer = infer_all_gather, .gradient = all_gather_gradient},
+    [](const Attributes& attributes) { return fmt::format("gather along dimension {} of ", dim_of(attributes)); });
+const Op& reduce_scatter_op = register_collective(
+    {.name = "reduce_scatter", .infer = infer_reduce_scatter, .gradient = reduce_scatter_gradient},
+    [](const Attributes& attributes) {
+      return fmt::format("scattered {} along dimension {} of ", name_of(scattered_by(attributes)), dim_of(attributes));
+    });
+const Op& all_to_all_op =
+    register_collective({.name = "all_to_all", .infer = infer_all_to_all, .gradient = all_to_all_gradient},
+                        [](const Attributes& attributes) {
+                          return fmt::format("exchange from dimension {} to {} of ", dim_of(attributes, "split"),
+                                             dim_of(attributes, "join"));
+                        });
 [[maybe_unused]] const bool parts_registered[] = {
     register_kernel("all_gather", DeviceType::cpu, parts_candidates<AllGatherKernel>),
     register_kernel("all_gather", DeviceType::cuda, parts_candidates<AllGatherKernel>),

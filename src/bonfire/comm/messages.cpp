@@ -181,11 +181,10 @@ std::vector<Candidate> receive_candidates(const KernelRequest& request) {
   return {std::move(candidate)};
 }
 
-constexpr uint32_t kMessageTraits = Trait::collective | Trait::stateful;
 const Op& registered_send_op =
-    register_op({.name = "send", .infer = infer_send, .gradient = send_gradient, .traits = kMessageTraits});
+    register_collective({.name = "send", .infer = infer_send, .gradient = send_gradient}, kComparedByTag);
 const Op& registered_receive_op =
-    register_op({.name = "receive", .infer = infer_receive, .gradient = receive_gradient, .traits = kMessageTraits});
+    register_collective({.name = "receive", .infer = infer_receive, .gradient = receive_gradient}, kComparedByTag);
 [[maybe_unused]] const bool messages_registered[] = {
     register_kernel("send", DeviceType::cpu, send_candidates),
     register_kernel("send", DeviceType::cuda, send_candidates),
