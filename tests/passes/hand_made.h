@@ -8,9 +8,12 @@
 
 namespace bonfire::passes {
 
-inline GraphValue feed(Graph& graph, const Shape& shape, DType dtype = DType::f32) {
-  return {graph.add_input(LeafKind::feed, {shape, dtype, {}}), 0};
+inline GraphValue feed(Graph& graph, const Shape& shape, DType dtype = DType::f32, Device device = {}) {
+  return {graph.add_input(LeafKind::feed, {shape, dtype, device}), 0};
 }
+
+// Of a GPU, which need not be there: nothing runs.
+inline constexpr Device kGpu{DeviceType::cuda, 0};
 
 inline GraphValue variable(Graph& graph, const Shape& shape) {
   return {graph.add_input(LeafKind::variable, {shape, DType::f32, {}}), 0};

@@ -10,14 +10,13 @@
 namespace bonfire::passes::kernels_of_devices_test {
 namespace {
 
-// A feed of a GPU, which need not be there: nothing runs.
 GraphValue gpu_feed(Graph& graph, const Shape& shape, DType dtype = DType::f32) {
-  return {graph.add_input(LeafKind::feed, {shape, dtype, {DeviceType::cuda, 0}}), 0};
+  return feed(graph, shape, dtype, kGpu);
 }
 
 // Whether nodes of `op` are made of the graph before and after GPUs have a kernel for it.
 void expect_fused_once_there_is_a_kernel(std::string_view op, const Pass& pass, void (*make)(Graph&)) {
-  const bool had_one = has_kernel(find_op(op), {DeviceType::cuda, 0});
+  const bool had_one = has_kernel(find_op(op), kGpu);
   Graph before, after;
   make(before);
   pass.run(before, {});

@@ -20,19 +20,20 @@ struct LayerOptions {
   int64_t rows = 7, size = 32;
   DType dtype = DType::f32;
   int64_t padding_index = -1;
+  Device device = {};
 };
 struct Layer {
   Graph graph;
   GraphValue table, weight, words, rows, dy;
 
   explicit Layer(const LayerOptions& o = {}) {
-    table = feed(graph, {o.rows, o.size}, o.dtype);
-    weight = feed(graph, {6, o.size}, o.dtype);
-    GraphValue bias = feed(graph, {6}, o.dtype);
-    words = feed(graph, {3, 5}, DType::i64);
+    table = feed(graph, {o.rows, o.size}, o.dtype, o.device);
+    weight = feed(graph, {6, o.size}, o.dtype, o.device);
+    GraphValue bias = feed(graph, {6}, o.dtype, o.device);
+    words = feed(graph, {3, 5}, DType::i64, o.device);
     rows = in_order(apply(graph, "embedding", {table, words}, {{"padding_index", o.padding_index}}), {15, o.size});
     GraphValue y = apply(graph, "add", {apply(graph, "matmul", {rows, weight}, product(0, 1)), bias});
-    dy = feed(graph, {15, 6}, o.dtype);
+    dy = feed(graph, {15, 6}, o.dtype, o.device);
     GraphValue d_weight = apply(graph, "matmul", {dy, rows}, product(1, 0));
     GraphValue d_rows = apply(graph, "reshape", {apply(graph, "matmul", {dy, weight}, product(0, 0))},
                               {{"shape", Shape{5, 3, o.size}}});
@@ -97,6 +98,12 @@ TEST(LookUpProducts, LeaveNarrowRowsAsTheyAre) {
 
 TEST(LookUpProducts, LeaveTypesWhoseSumsWouldBeRounded) {
   Layer layer({.dtype = DType::bf16});
+  layer.run();
+  EXPECT_EQ(layer.most_multiplied(), 15);
+}
+
+TEST(LookUpProducts, LeaveDevicesThatMultiplyFast) {
+  Layer layer({.device = kGpu});
   layer.run();
   EXPECT_EQ(layer.most_multiplied(), 15);
 }

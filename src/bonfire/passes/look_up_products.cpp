@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "bonfire/kernel/device_costs.h"
 #include "bonfire/passes/activation.h"
 
 namespace bonfire::passes {
@@ -77,7 +78,7 @@ class LookUpProducts final : public Pass {
     const Op &matmul = find_op("matmul"), &gradient = find_op("embedding_gradient");
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
-      if (node->is_input() || node->device().type != DeviceType::cpu) continue;
+      if (node->is_input() || !costs_of(node->device()).products_are_dear) continue;
       if (node->op == &matmul && is_matrix_product(*node)) {
         if (!look_up_product(graph, *node)) multiply_sums(graph, *node);
       } else if (node->op == &gradient) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bonfire/kernel/device_costs.h"
+
 namespace bonfire::passes {
 
 namespace {
@@ -35,9 +37,9 @@ class Rebuild {
     return last;
   }
 
-  // Of batch norm's activations, that is. A GPU's step is bound by such sweeps and has the memory.
+  // Of batch norm's activations, that is.
   static bool may_read_variables(const GraphNode& node) {
-    return node.device().type == DeviceType::cpu && node.outputs[0].bytes() >= kLarge;
+    return costs_of(node.device()).keeping_is_dear && node.outputs[0].bytes() >= kLarge;
   }
 
   // Everything that the node reads is there at `place` anyway, and only one of its inputs is as large as its result
