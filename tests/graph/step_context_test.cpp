@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bonfire/bonfire.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
 namespace bonfire::step_context_test {
@@ -131,6 +132,21 @@ TEST(StepContext, ItsMeshIsPartOfACompiledStepsKey) {
   context().mesh = {};
   step(number(1));
   EXPECT_EQ(step.traced(), 3);
+}
+
+TEST(StepContext, AChangedMeshIsNamedAsTheReasonForANewPlan) {
+  runtime::clear_plan_cache();
+  auto run = [] { (number(1) + 1.0).item<float>(); };
+  run();
+  context().mesh = Mesh::of(1, 4, {.tensor = 2});
+  run();
+  EXPECT_EQ(runtime::cache_statistics().last_reason, "the mesh was one rank and is now rank 1 of data 2 × tensor 2");
+  context().mesh = Mesh::of(2, 4, {.tensor = 2});
+  run();
+  EXPECT_EQ(runtime::cache_statistics().compiled, 3U);
+  context().mesh = {};
+  run();
+  EXPECT_EQ(runtime::cache_statistics().compiled, 3U);
 }
 
 }  // namespace

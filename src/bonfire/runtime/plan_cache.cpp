@@ -19,7 +19,7 @@ namespace {
 // What a plan was compiled for, line by line, kept to explain the next compilation.
 struct Description {
   std::vector<std::string> inputs, nodes;
-  std::string outputs, options;
+  std::string outputs, options, mesh;
 };
 
 struct Entry {
@@ -84,6 +84,10 @@ std::vector<LeafLayout> leaf_layouts(const Trace& trace) {
   return layouts;
 }
 
+std::string text_of(const Mesh& mesh) {
+  return mesh.world() == 1 ? to_string(mesh) : fmt::format("rank {} of {}", mesh.rank(), to_string(mesh));
+}
+
 std::shared_ptr<Description> describe(const Trace& trace, std::span<const Value> live, const passes::Options& options) {
   auto description = std::make_shared<Description>();
   for (const Value& leaf : trace.leaves()) description->inputs.push_back(to_string(leaf.spec()));
@@ -98,6 +102,7 @@ std::shared_ptr<Description> describe(const Trace& trace, std::span<const Value>
   base::Hash128 hash;
   options.mix_into(hash);
   description->options = std::to_string(hash.low);
+  description->mesh = text_of(trace.context().mesh);
   return description;
 }
 
@@ -117,6 +122,7 @@ size_t likeness(const Description& a, const Description& b) {
 
 std::string explain(const Description& now, const Description* before) {
   if (before == nullptr) return "it is the first plan of this process";
+  if (now.mesh != before->mesh) return fmt::format("the mesh was {} and is now {}", before->mesh, now.mesh);
   for (size_t i = 0; i < now.inputs.size() && i < before->inputs.size(); ++i)
     if (now.inputs[i] != before->inputs[i])
       return fmt::format("input {} was {} and is now {}", i, before->inputs[i], now.inputs[i]);
