@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/tasks/known_tasks.h"
 #include "bonfire/train/trainer.h"
 #include "tools/command.h"
@@ -19,9 +20,10 @@ struct EvalWanted {
 };
 
 int run_eval(const EvalWanted& wanted) {
-  std::filesystem::path folder = wanted.run, weights = folder / "best.safetensors";
+  const std::filesystem::path folder = wanted.run;
   train::require_known_task(folder);
   train::Trainer trainer(train::load_config(folder / "config.yaml", wanted.settings));
+  const std::filesystem::path weights = train::weights_in(folder);
   train::EvaluationReport report = trainer.evaluate(weights);
   if (wanted.json) {
     std::string numbers = fmt::format("\"loss\": {:.9g}", report.loss);
@@ -38,7 +40,7 @@ int run_eval(const EvalWanted& wanted) {
 
 void add_eval(Command program) {
   Command command = program.add(
-      "eval", "Evaluates the best weights of a run on its test data",
+      "eval", "Evaluates the best weights of a run, or those of its newest checkpoint, on its test data",
       "bonfire eval runs/1                 loss and metrics of its task (top-1 and top-5) on the test images\n"
       "bonfire eval runs/1 data=FOLDER     on other images of the same kind\n"
       "bonfire eval runs/1 --json          {\"loss\": ..., \"top1\": ..., \"top5\": ...}");

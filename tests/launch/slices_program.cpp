@@ -22,7 +22,8 @@ namespace {
 using namespace bonfire;
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kCuts = {"whole", "axis-0", "axis-1", "last-axis", "blocks", "flat", "flat-permuted"};
+const std::vector<std::string> kCuts = {"whole",     "axis-0", "axis-1", "axis-2",
+                                        "last-axis", "blocks", "flat",   "flat-permuted"};
 
 struct Named {
   const char* name;
@@ -42,7 +43,7 @@ Slice cut(const std::string& how, const Shape& shape, int rank, int ranks) {
     for (int i = rank_of - 1; i >= 0; --i) order.push_back(i);
     return Slice::range(shape, count * rank / ranks, count * (rank + 1) / ranks, {.order = order});
   }
-  const int axis = how == "axis-0" || how == "blocks" ? 0 : how == "axis-1" ? 1 : rank_of - 1;
+  const int axis = how == "axis-0" || how == "blocks" ? 0 : how == "axis-1" ? 1 : how == "axis-2" ? 2 : rank_of - 1;
   if (how == "whole" || axis >= rank_of || axis < 0) return Slice(shape);
   return Slice::part(shape, axis, rank, ranks, how == "blocks" && shape[0] % 3 == 0 ? 3 : 1);
 }
