@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "bonfire/base/error.h"
+#include "bonfire/train/checkpoint/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/numbers.h"
 #include "tests/support/scratch_folder.h"
@@ -107,6 +108,28 @@ TEST(Checkpoint, OneOfANewerFormatIsRefusedAndNoOlderOneTakenInItsPlace) {
   folder.put("step-00000002/manifest.json", manifest);
   EXPECT_ERROR(damage_of(newest), DataError, "has format 3, this build reads formats up to 2");
   EXPECT_ERROR(newest_checkpoint(folder.path()), DataError, "a newer Bonfire has written it");
+}
+
+// As versions wrote them that knew no slices: it is kept as a file, so that what is written today cannot change it.
+TEST(Checkpoint, OneOfTheFirstFormatStillLoads) {
+  const fs::path old = BONFIRE_SOURCE_DIR "/tests/train/format_1";
+  ASSERT_EQ(newest_checkpoint(old), old / checkpoint_name(12));
+  const fs::path checkpoint = old / checkpoint_name(12);
+  EXPECT_EQ(damage_of(checkpoint), std::nullopt);
+  const Manifest manifest = read_manifest(checkpoint);
+  EXPECT_EQ(manifest.format, 1);
+  EXPECT_EQ(manifest.step, 12);
+  EXPECT_EQ(manifest.files.size(), 3U);
+  EXPECT_EQ(read_checkpoint_state(checkpoint).substr(0, 13), "{\"best_top1\":");
+
+  Variable weight({{2, 3}, DType::f32, {}}), bias = numbers({0, 0}), momentum({{2, 3}, DType::f32, {}});
+  nn::load_state_dict({{"fc.weight", weight}, {"fc.bias", bias}}, open_tensors(weights_in(checkpoint)));
+  EXPECT_EQ(weight.value().to_vector<float>(), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3}));
+  EXPECT_EQ(bias.value().to_vector<float>(), (std::vector<float>{-1, -2}));
+  momentum.keep_slice(Slice::part({2, 3}, 1, 1, 3));  // a rank of today
+  nn::load_state_dict({{"fc.weight.momentum_buffer", momentum}}, open_tensors(optimizer_file(checkpoint)),
+                      {.strict = false});
+  EXPECT_EQ(momentum.stored().to_vector<float>(), (std::vector<float>{20, 50}));
 }
 
 TEST(Checkpoint, WeightsOfADamagedOneAreNotHandedOut) {
