@@ -1,4 +1,4 @@
-// What shapes a training step, two at a time and three: a run of `bonfire train`'s settings and the loop that a C++
+// What shapes a training step, two at a time and three: a run of `bonfire train` by a YAML file and the loop that a C++
 // program writes with fleet have the same losses, step for step, on two ranks.
 
 #include <gtest/gtest.h>
@@ -74,7 +74,22 @@ void on_ranks(const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-Losses from_settings(const ScratchFolder& folder, Features features) {
+// A file of these settings: "strategy.sync_batch_norm=true" stands in a block of its own.
+std::string yaml_file(const ScratchFolder& folder, const Words& settings) {
+  std::string text, strategy;
+  for (const std::string& setting : settings) {
+    const size_t at = setting.find('=');
+    const std::string line = setting.substr(0, at) + ": " + setting.substr(at + 1) + "\n", block = "strategy.";
+    if (line.starts_with(block))
+      strategy += "  " + line.substr(block.size());
+    else
+      text += line;
+  }
+  if (!strategy.empty()) text += "strategy:\n" + strategy;
+  return folder.put("run.yaml", text).string();
+}
+
+Losses from_yaml(const ScratchFolder& folder, Features features) {
   Words settings{data_of_digits(folder),
                  "output=" + (folder / "runs").string(),
                  normalises(features) ? "model=resnet18_small" : "model=lenet",
@@ -90,11 +105,10 @@ Losses from_settings(const ScratchFolder& folder, Features features) {
   for (unsigned i = 0; i < kNames.size(); ++i)
     if (has(features, static_cast<Feature>(i)))
       settings.insert(settings.end(), kSettings[i].begin(), kSettings[i].end());
+  const std::string file = yaml_file(folder, settings);
   Course course;
   on_ranks([&](Device place) {
-    Words own = settings;
-    own.push_back("place=" + to_string(place));
-    Trainer trainer(default_config(own));
+    Trainer trainer(load_config(file, Words{"place=" + to_string(place)}));
     trainer.add(std::make_unique<Witness>(course, -1));
     trainer.run();
   });
@@ -198,17 +212,17 @@ Losses from_a_loop(const ScratchFolder& folder, Features features, bool compiled
 
 void expect_same(Features features, bool compiled) {
   ScratchFolder folder;
-  const Losses settings = from_settings(folder, features), loop = from_a_loop(folder, features, compiled);
-  ASSERT_EQ(settings.of_steps.size(), static_cast<size_t>(samples_of(features) / (kRanks * batch_of(features))));
-  EXPECT_NE(settings.of_steps.back(), settings.of_steps.front());
+  const Losses yaml = from_yaml(folder, features), loop = from_a_loop(folder, features, compiled);
+  ASSERT_EQ(yaml.of_steps.size(), static_cast<size_t>(samples_of(features) / (kRanks * batch_of(features))));
+  EXPECT_NE(yaml.of_steps.back(), yaml.of_steps.front());
   // Bits: the same operations in the same order, be they traced each time or compiled.
-  EXPECT_EQ(loop.of_steps, settings.of_steps) << name_of(features);
-  EXPECT_NEAR(loop.of_evaluation, settings.of_evaluation, 1e-5 * settings.of_evaluation) << name_of(features);
+  EXPECT_EQ(loop.of_steps, yaml.of_steps) << name_of(features);
+  EXPECT_NEAR(loop.of_evaluation, yaml.of_evaluation, 1e-5 * yaml.of_evaluation) << name_of(features);
 }
 
 class Combinations : public ::testing::TestWithParam<Features> {};
 
-TEST_P(Combinations, TrainAlikeFromSettingsAndFromALoop) { expect_same(GetParam(), false); }
+TEST_P(Combinations, TrainAlikeFromYamlAndFromALoop) { expect_same(GetParam(), false); }
 
 std::vector<Features> up_to_two() {
   std::vector<Features> all{0};
@@ -221,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Combinations, ::testing::ValuesIn(up_to_two()),
                          [](const auto& features) { return name_of(features.param); });
 
 // Three by chance, with another seed each time; the step of the loop is compiled.
-TEST(CombinationsOfThree, TrainAlikeFromSettingsAndFromALoop) {
+TEST(CombinationsOfThree, TrainAlikeFromYamlAndFromALoop) {
   const unsigned seed = std::random_device()();
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);

@@ -222,9 +222,22 @@ TEST(KnownTasks, AWrongPairingSaysWhatFits) {
   EXPECT_ERROR(open({"model=lstm_classifier", "image_size=9"}), ConfigError, "image_size is for images");
 }
 
+std::string file_of(const std::string& model) { return BONFIRE_SOURCE_DIR "/configs/" + model + ".yaml"; }
+
+TEST(KnownTasks, TheirConfigurationsTrain) {
+  for (const char* name : {"two_headed", "lstm_classifier"}) {
+    SCOPED_TRACE(name);
+    ScratchFolder folder;
+    printed(folder,
+            {"train", file_of(name), "place=cpu", "limit=256", "epochs=1", "output=" + (folder / "runs").string()});
+    EXPECT_EQ(load_config(folder / "runs/1/config.yaml").model, name);
+    EXPECT_TRUE(std::filesystem::exists(folder / "runs/1/checkpoints/step-00000004/weights.safetensors"));
+  }
+}
+
 TEST(KnownTasks, TheirConfigurationsAreThere) {
   for (const char* name : {"two_headed", "lstm_classifier"}) {
-    const Config config = load_config(std::string(BONFIRE_SOURCE_DIR "/configs/") + name + ".yaml");
+    const Config config = load_config(file_of(name));
     EXPECT_EQ(config.model, name);
     EXPECT_GT(open_data(config).train->size(), 5000);
   }
