@@ -64,6 +64,7 @@ function(bonfire_add_objects name layer)
       <fmt/format.h>)
   endif()
   target_sources(bonfire PRIVATE $<TARGET_OBJECTS:bonfire_${name}>)
+  set_property(GLOBAL APPEND PROPERTY bonfire_object_libraries bonfire_${name})
 endfunction()
 
 # The sources of a list that belong to a layer, as they are or as files that include several of them.

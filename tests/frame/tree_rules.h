@@ -20,7 +20,8 @@ std::vector<std::string> file_faults(const std::filesystem::path& root);
 
 // Thread-local variables and mutable globals of the headers and sources under `root`, as "graph/trace.cpp
 // current_trace", that `file` does not list, and those that it lists but that are not there. A line of it: file, name,
-// why it is.
+// why it is. Read line by line, so that all sources are seen, built or not; what another form hides the objects show
+// (tests/frame/object_globals.h).
 std::vector<std::string> global_faults(const std::filesystem::path& root, const std::filesystem::path& file);
 
 // Links and pictures of the Markdown files in `root` and in its docs/ lead to files that are there. Addresses elsewhere
