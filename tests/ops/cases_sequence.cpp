@@ -233,31 +233,6 @@ const bool layer_norm_cases = add_op_cases({
      .shapes = {{0, 4}}},
 });
 
-// ---- Dropout; its statistics are in random_test.cpp ----
-
-// The same mask on every call.
-Tensor dropout_again(const Tensor& x, double p) {
-  manual_seed(7);
-  return dropout(x, p);
-}
-
-const bool random_cases = add_op_cases({
-    {.name = "dropout/half",
-     .inputs = {floats({3, 111})},
-     .call = [](const Inputs& x) { return dropout_again(x[0], 0.5); },
-     .shapes = {{3, 111}}},
-    {.name = "dropout/nothing_dropped",
-     .inputs = {floats({5})},
-     .call = [](const Inputs& x) { return dropout(x[0], 0); },
-     .shapes = {{5}},
-     .reference = [](const std::vector<Numbers>& x) { return x[0]; }},
-    {.name = "dropout/everything_dropped",
-     .inputs = {floats({5})},
-     .call = [](const Inputs& x) { return dropout(x[0], 1); },
-     .shapes = {{5}},
-     .reference = [](const std::vector<Numbers>&) { return Numbers(5); }},
-});
-
 // ---- LSTM ----
 
 struct LstmCase {

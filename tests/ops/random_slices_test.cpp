@@ -16,6 +16,7 @@
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/runtime/compile.h"
+#include "tests/support/cuda_device.h"
 #include "tests/support/expect_error.h"
 
 namespace bonfire::random_slices_test {
@@ -78,13 +79,27 @@ std::vector<Numbers> values_of(const Draw& draw, Way way, const Tensor& x, const
   return values;
 }
 
-void expect_parts_of_the_whole(const Draw& draw, DType dtype = DType::f32) {
+// Where numbers are drawn, and as what.
+struct Place {
+  Device device;
+  DType dtype;
+};
+std::vector<Place> places() {
+  std::vector<Place> all;
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16}) all.push_back({{}, dtype});
+  if (const std::optional<Device> gpu = cuda_device())
+    for (DType dtype : {DType::f32, DType::bf16}) all.push_back({*gpu, dtype});
+  return all;
+}
+
+void expect_parts_of_the_whole(const Draw& draw, const Place& place) {
+  SCOPED_TRACE(to_string(place.device) + ", " + name_of(place.dtype));
   std::mt19937 random(5);
   for (Way way : {Way::alone, Way::compiled, Way::op_by_op})
     for (int i = 0; i < 24; ++i) {
       const Case one = random_case(random, i % 2 == 0);
       const Shape& whole = one.slice.whole;
-      const Tensor x = reshape(arange(0, whole.count()), whole).to(dtype), own = cut(x, one);
+      const Tensor x = reshape(arange(0, whole.count()), whole).to(place.dtype).to(place.device), own = cut(x, one);
       commit();
       const std::vector<Numbers> all = values_of(draw, way, x, {}), found = values_of(draw, way, own, one.slice);
       ASSERT_EQ(all.size(), found.size());
@@ -98,30 +113,35 @@ void expect_parts_of_the_whole(const Draw& draw, DType dtype = DType::f32) {
 }
 
 TEST(RandomSlices, OfUniformNumbersAreThoseOfTheWhole) {
-  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
-    expect_parts_of_the_whole([dtype](const Tensor& x, const RandomSlice& slice) {
-      return std::vector{uniform_random(x.shape(), dtype, {}, slice), uniform_random(x.shape(), dtype, {}, slice)};
-    });
+  for (const Place& place : places())
+    expect_parts_of_the_whole(
+        [](const Tensor& x, const RandomSlice& slice) {
+          return std::vector{uniform_random(x.shape(), x.dtype(), x.device(), slice),
+                             uniform_random(x.shape(), x.dtype(), x.device(), slice)};
+        },
+        place);
 }
 
 TEST(RandomSlices, OfNormalNumbersAreThoseOfTheWhole) {
-  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
-    expect_parts_of_the_whole([dtype](const Tensor& x, const RandomSlice& slice) {
-      return std::vector{normal_random(x.shape(), dtype, {}, slice)};
-    });
+  for (const Place& place : places())
+    expect_parts_of_the_whole(
+        [](const Tensor& x, const RandomSlice& slice) {
+          return std::vector{normal_random(x.shape(), x.dtype(), x.device(), slice)};
+        },
+        place);
 }
 
 TEST(RandomSlices, OfDropoutAndItsGradientAreThoseOfTheWhole) {
-  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
+  for (const Place& place : places())
     expect_parts_of_the_whole(
         [](const Tensor& x, const RandomSlice& slice) {
-          Variable w(TensorSpec{x.shape(), x.dtype(), {}});
+          Variable w(x.spec());
           w.set_requires_grad(true);
           Tensor y = dropout(w + x, 0.4, true, slice);
           sum(y * x).backward();
           return std::vector{y, w.grad()};
         },
-        dtype);
+        place);
 }
 
 // Rows of the whole are what data-parallel ranks share: rank 1 of 3 has every third row of what all have.

@@ -49,7 +49,7 @@ BONFIRE_HOST_DEVICE inline float uniform_at(uint64_t seed, uint64_t stream, uint
 }
 
 // Element `index` of the standard normal sequence (Box-Muller on the first two words of block `index`).
-inline float normal_at(uint64_t seed, uint64_t stream, uint64_t index) {
+BONFIRE_HOST_DEVICE inline float normal_at(uint64_t seed, uint64_t stream, uint64_t index) {
   RandomBlock block = philox(seed, stream, index);
   double u = (static_cast<double>(block.word[0]) + 1.0) * 0x1.0p-32;  // (0, 1]
   double v = static_cast<double>(block.word[1]) * 0x1.0p-32;

@@ -1,6 +1,5 @@
-// Optimizer updates: one sweep over all tensors of a node. Their addresses travel as the kernel's argument, and a block
-// finds its tensor by its number. Squares are summed per block, then in the order of the blocks. What has norms is
-// three ops: one for the squares, one that applies them, and one for both.
+// Optimizer updates: one sweep over all tensors of a node. Squares are summed per block, then in the order of the
+// blocks. What has norms is three ops: one for the squares, one that applies them, and one for both.
 #include <algorithm>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "bonfire/backend/cuda/counters.h"
 #include "bonfire/backend/cuda/numbers.cuh"
 #include "bonfire/backend/cuda/sum_block.cuh"
+#include "bonfire/backend/cuda/tensor_pieces.cuh"
 #include "bonfire/ops/optimizer_functions.h"
 
 namespace bonfire::cuda {
@@ -15,35 +15,15 @@ namespace bonfire::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlock = 2048;    // elements of a block
-constexpr int kTensors = 192;   // of one kernel: its argument must stay under 32 KiB
+constexpr int kTensors = kTensorsOfAKernel;
 constexpr size_t kNumbers = 5;  // inputs before the counts: lr, weight_decay, first, second, eps
 constexpr int kMostStates = 2;
 
 // Which of the three ops: the sums of squares, what is done with them, or both.
 enum class Work { squares, by_squares, both };
 
-// A run of tensors and the blocks they are cut into.
-struct Cut {
-  int tensors = 0;
-  int blocks = 0;
-  int first_block[kTensors + 1];  // of each tensor
-  int64_t count[kTensors];        // elements
-  int place[kTensors];            // in the counts of updates; of optimizer_update
-
-  struct Piece {
-    int tensor;
-    int64_t begin, end;  // elements
-  };
-  __device__ Piece piece(int block) const {
-    int low = 0, high = tensors;  // first_block[low] <= block < first_block[high]
-    while (high - low > 1) {
-      int middle = (low + high) / 2;
-      (first_block[middle] <= block ? low : high) = middle;
-    }
-    int64_t begin = static_cast<int64_t>(block - first_block[low]) * kBlock;
-    return {low, begin, begin + kBlock < count[low] ? begin + kBlock : count[low]};
-  }
+struct Cut : TensorPieces {
+  int place[kTensors];  // in the counts of updates; of optimizer_update
 };
 
 template <class T>
@@ -87,7 +67,7 @@ template <class T, OptimizerRule rule, Work work>
 __global__ void __launch_bounds__(kThreads)
     measure(const __grid_constant__ Cut cut, const __grid_constant__ Tensors<T> t, Numbers numbers, double* sums) {
   using Acc = Compute<T>;
-  Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
+  TensorPieces::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
   int i = piece.tensor;
   OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers, cut.place[i]);
   double own = 0, other = 0;
@@ -139,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) sweep(const __grid_constant__ Cut cu
                                                   Numbers numbers, Squares<const double> squares) {
   using Acc = Compute<T>;
   constexpr int kStates = state_count(rule), kWidth = 4;
-  Cut::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
+  TensorPieces::Piece piece = cut.piece(static_cast<int>(blockIdx.x));
   int i = piece.tensor;
   OptimizerStep<Acc> s = shared_step<Acc, rule>(numbers, cut.place[i]);
   Acc ratio = 1;
@@ -201,23 +181,7 @@ __global__ void __launch_bounds__(kThreads) sweep(const __grid_constant__ Cut cu
 
 // --- hosts ---------------------------------------------------------------------------------------------------------
 
-struct Part {
-  size_t first;  // tensor of the node
-  Cut cut{};
-};
-
-std::vector<Part> parts_of(const std::vector<int64_t>& counts) {
-  std::vector<Part> parts;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (parts.empty() || parts.back().cut.tensors == kTensors) parts.push_back({i});
-    Cut& cut = parts.back().cut;
-    cut.first_block[cut.tensors] = cut.blocks;
-    cut.count[cut.tensors++] = counts[i];
-    cut.blocks += static_cast<int>((counts[i] + kBlock - 1) / kBlock);
-    cut.first_block[cut.tensors] = cut.blocks;
-  }
-  return parts;
-}
+using Part = TensorPart<Cut>;
 
 std::vector<int64_t> counts_of(std::span<const GraphValue> values) {
   std::vector<int64_t> counts;
@@ -234,7 +198,7 @@ class Update {
 
   explicit Update(const GraphNode& node)
       : count_(static_cast<size_t>(node.attributes.integer("parameters"))),
-        parts_(parts_of(counts_of(std::span(node.inputs).subspan(kNumbers + 1, count_)))),
+        parts_(parts_of<Cut>(counts_of(std::span(node.inputs).subspan(kNumbers + 1, count_)))),
         count_bytes_(node.inputs[kNumbers].spec().bytes()) {
     std::span<const int64_t> places = node.attributes.list("places");
     for (Part& part : parts_)

@@ -1,4 +1,5 @@
-// Dropout and random tensors: the same numbers as on the CPU, from base/random.h.
+// Dropout and random tensors: the same numbers as on the CPU, from base/random.h (normal ones to their last bit but
+// one, since logarithm and cosine are rounded by each library in its own way).
 #include "bonfire/backend/cuda/candidate.h"
 #include "bonfire/backend/cuda/numbers.cuh"
 #include "bonfire/base/random.h"
@@ -37,6 +38,13 @@ __global__ void __launch_bounds__(kThreads)
   if (i < places.count) y[i] = store<T>(uniform_at(key[0], random_stream(key[1], number), places.at(i, 0, 1)));
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    normal(const uint64_t* key, uint64_t number, const __grid_constant__ RandomPlaces places, T* y) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < places.count) y[i] = store<T>(normal_at(key[0], random_stream(key[1], number), places.at(i, 0, 1)));
+}
+
 std::vector<Candidate> dropout_candidates(const KernelRequest& request) {
   const TensorSpec& y = request.node.outputs[0];
   if (!has_kernels(y.dtype)) return {};
@@ -73,8 +81,25 @@ std::vector<Candidate> uniform_candidates(const KernelRequest& request) {
   });
 }
 
+std::vector<Candidate> normal_candidates(const KernelRequest& request) {
+  const TensorSpec& y = request.node.outputs[0];
+  if (!has_kernels(y.dtype)) return {};
+  auto number = static_cast<uint64_t>(request.node.attributes.integer("number"));
+  const RandomPlaces places = RandomPlaces::of(y.shape, request.node.attributes);
+  return one_candidate(request, [=, dtype = y.dtype](const Run& run) {
+    if (places.count == 0) return;
+    dispatch_floating(dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      normal<T><<<blocks_for(places.count, kThreads), kThreads, 0, stream_of(run)>>>(run.input<uint64_t>(0), number,
+                                                                                     places, run.output<T>(0));
+    });
+    check(cudaGetLastError(), "normal_random");
+  });
+}
+
 const bool registered = register_kernel("dropout", DeviceType::cuda, dropout_candidates) &&
-                        register_kernel("uniform_random", DeviceType::cuda, uniform_candidates);
+                        register_kernel("uniform_random", DeviceType::cuda, uniform_candidates) &&
+                        register_kernel("normal_random", DeviceType::cuda, normal_candidates);
 
 }  // namespace
 
