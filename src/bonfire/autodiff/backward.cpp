@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/feed.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 
@@ -239,14 +240,6 @@ std::vector<Node*> reachable_history(const Trace& trace, std::span<const Value> 
   return reached;
 }
 
-Tensor placeholder(const TensorSpec& spec) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::feed;
-  node->committed = true;
-  node->outputs.emplace_back(spec);
-  return Tensor(Value{std::move(node), 0});
-}
-
 }  // namespace
 
 std::vector<Value> values_needed_later(const Trace& trace, std::span<const Value> live) {
@@ -265,7 +258,7 @@ std::vector<Value> values_needed_later(const Trace& trace, std::span<const Value
     if (node->op->gradient == nullptr) continue;
     base::InlineVector<Tensor, 2> gradients;
     for (const NodeOutput& output : node->outputs)
-      gradients.push_back(output.requires_grad ? placeholder(output.spec) : Tensor());
+      gradients.push_back(output.requires_grad ? make_feed(output.spec) : Tensor());
     for (const Tensor& result : apply_rule(*node, {gradients.data(), gradients.size()}))
       if (result.defined()) consider(result.value());
   }

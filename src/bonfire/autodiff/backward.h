@@ -23,7 +23,7 @@ namespace autodiff {
 
 // What a later backward pass through the histories of `live` will read of the values that `trace` is about to compute,
 // and of the variable versions it reads. A commit keeps those and nothing else. Found by running the gradient rules on
-// placeholders, so no op has to declare what it saves.
+// feeds, so no op has to declare what it saves.
 std::vector<Value> values_needed_later(const Trace& trace, std::span<const Value> live);
 
 }  // namespace autodiff

@@ -36,8 +36,8 @@ class Mesh {
   int rank() const;
   int world() const { return sizes_[0] * sizes_[1] * sizes_[2]; }
   std::vector<int> ranks_along(Axis axis) const;  // that stand where this one does on the other axes, in order
-  // A number that ranks have in common which differ along this axis alone.
-  int line(Axis axis) const { return ranks_along(axis).front(); }
+  // The first of them, which is a number that all of them have in common.
+  int first_along(Axis axis) const { return ranks_along(axis).front(); }
 
   void mix_into(base::Hash128& hash) const;
 

@@ -52,7 +52,7 @@ class GradientContext {
 using Tensors = base::InlineVector<Tensor, 3>;
 using GradientRule = Tensors (*)(const GradientContext&);
 
-// What passes may ask of an op. They never ask for its name.
+// What general passes ask of an op, and not its name. A fusion matches the ops that it fuses.
 struct Trait {
   // NOLINTBEGIN(readability-identifier-naming): read as words, Trait::view
   static constexpr uint32_t elementwise = 1;  // each output element depends on the inputs' element there (broadcast)

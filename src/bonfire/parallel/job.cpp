@@ -143,7 +143,7 @@ void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
     if (mesh.size(axis) == mesh.world())
       along = made->group;
     else if (mesh.size(axis) > 1)
-      along = made->group->split(mesh.line(axis));
+      along = made->group->split(mesh.first_along(axis));
   }
   made->reducing = made->along(Axis::data);
   for (int i = 0; i < kAxes; ++i)

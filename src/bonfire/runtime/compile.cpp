@@ -5,6 +5,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/feed.h"
 #include "bonfire/graph/step_state.h"
 #include "bonfire/graph/variable_moves.h"
 #include "bonfire/runtime/plan_cache.h"
@@ -83,24 +84,16 @@ Value any_version(const Value& leaf) {
   return {std::move(node), 0};
 }
 
-Tensor placeholder(const TensorSpec& spec) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::feed;
-  node->committed = true;
-  node->outputs.emplace_back(spec);
-  return Tensor(Value{std::move(node), 0});
-}
-
 // The outputs of the plan that stand for what the function returned.
 std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& returned,
-                           const std::vector<Tensor>& placeholders, Traced& traced) {
+                           const std::vector<Tensor>& feeds, Traced& traced) {
   std::vector<Value> live;
   for (const Tensor& tensor : returned) {
     if (!tensor.defined()) throw_error<GraphError>("[compile] the step returned an undefined tensor");
     auto is_same = [&](const Tensor& input) { return input.value() == tensor.value(); };
-    auto argument = std::find_if(placeholders.begin(), placeholders.end(), is_same);
-    if (argument != placeholders.end()) {
-      traced.outputs.push_back(-1 - static_cast<int>(argument - placeholders.begin()));
+    auto argument = std::find_if(feeds.begin(), feeds.end(), is_same);
+    if (argument != feeds.end()) {
+      traced.outputs.push_back(-1 - static_cast<int>(argument - feeds.begin()));
       continue;
     }
     if (!trace.pending(tensor.value()) && tensor.value().node->leaf != LeafKind::variable)
@@ -111,11 +104,11 @@ std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& return
   return live;
 }
 
-std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::span<const Tensor> placeholders,
+std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::span<const Tensor> feeds,
                                   StepRecord& states) {
   StepRecording recording(states);
   try {
-    std::vector<Tensor> returned = function(placeholders);
+    std::vector<Tensor> returned = function(feeds);
     states.finish();
     return returned;
   } catch (...) {
@@ -126,18 +119,18 @@ std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::s
 
 Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor> inputs) {
   Traced traced;
-  std::vector<Tensor> placeholders;
-  for (const Tensor& input : inputs) placeholders.push_back(placeholder(input.spec()));
+  std::vector<Tensor> feeds;
+  for (const Tensor& input : inputs) feeds.push_back(make_feed(input.spec()));
   Trace trace;
   trace.compiling = true;
   TraceScope scope(trace);
-  std::vector<Tensor> returned = call_recorded(function, placeholders, traced.states);
-  std::vector<Value> live = live_of(trace, returned, placeholders, traced);
+  std::vector<Tensor> returned = call_recorded(function, feeds, traced.states);
+  std::vector<Value> live = live_of(trace, returned, feeds, traced);
   traced.plan = runtime::find_or_compile(trace, live, StepContext::current().options);
   for (const Value& leaf : trace.leaves()) {
     int argument = -1;
-    for (size_t i = 0; i < placeholders.size(); ++i)
-      if (leaf == placeholders[i].value()) argument = static_cast<int>(i);
+    for (size_t i = 0; i < feeds.size(); ++i)
+      if (leaf == feeds[i].value()) argument = static_cast<int>(i);
     traced.leaves.push_back(leaf.node->leaf == LeafKind::variable ? any_version(leaf) : leaf);
     traced.input_of_leaf.push_back(argument);
     traced.slices.push_back(leaf.node->variable ? leaf.node->variable->slice : nullptr);

@@ -1,0 +1,15 @@
+#include "bonfire/graph/feed.h"
+
+#include "bonfire/graph/node.h"
+
+namespace bonfire {
+
+Tensor make_feed(const TensorSpec& spec) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::feed;
+  node->committed = true;
+  node->outputs.emplace_back(spec);
+  return Tensor(Value{std::move(node), 0});
+}
+
+}  // namespace bonfire
