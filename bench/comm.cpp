@@ -4,7 +4,7 @@
 //
 //   bench_comm [--peer-python PYTHON] [--json FILE] [--rounds N] [--only all-reduce|steps|small|slow-rank]
 //
-// Each contestant has processes of its own, which sleep while another has its turn. "shm" reduces gradients that lie in
+// Each library has processes of its own, which sleep while another has its turn. "shm" reduces gradients that lie in
 // the group's buffer, "shm copied" such as lie elsewhere; "gloo" is our ring over Gloo's connections. Values are f32.
 
 #include <fcntl.h>
@@ -56,15 +56,15 @@ struct Turn {
   int64_t bytes = 0, times = 0;  // 0 bytes: the end
 };
 
-// One way to reduce, as a rank of it sees it.
-class Contestant {
+// One of the libraries that are compared, as a rank of it sees it.
+class Library {
  public:
-  virtual ~Contestant() = default;
+  virtual ~Library() = default;
   virtual void share(Turn& turn) = 0;         // rank 0's is everyone's; the others sleep until it comes
   virtual void all_reduce(size_t bytes) = 0;  // sum
 };
 
-class Ours : public Contestant {
+class Ours : public Library {
  public:
   Ours(std::shared_ptr<comm::Group> group, bool in_buffer)
       : group_(std::move(group)),
@@ -82,7 +82,7 @@ class Ours : public Contestant {
 };
 
 #ifdef BONFIRE_BENCH_GLOO
-class GloosRing : public Contestant {
+class GloosRing : public Library {
  public:
   GloosRing(int rank, int size, const std::string& folder) : values_(kMostBytes / sizeof(float)) {
     gloo::rendezvous::FileStore store(folder);
@@ -116,7 +116,7 @@ class GloosRing : public Contestant {
 #endif
 
 #ifdef BONFIRE_BENCH_MPI
-class OpenMpi : public Contestant {
+class OpenMpi : public Library {
  public:
   OpenMpi() : values_(kMostBytes / sizeof(float)) { MPI_Init(nullptr, nullptr); }
   ~OpenMpi() override { MPI_Finalize(); }
@@ -135,47 +135,49 @@ class OpenMpi : public Contestant {
 };
 #endif
 
-struct Seat {
-  std::string name;
+// Where a process has its place: as which rank of which library's group.
+struct Place {
+  std::string library;
   int rank = 0, size = 1;
   std::string meeting;  // port of the store, or Gloo's folder
 };
 
-std::unique_ptr<Contestant> take_part(const Seat& seat) {
+std::unique_ptr<Library> join(const Place& place) {
 #ifdef BONFIRE_BENCH_GLOO
-  if (seat.name == "gloos-ring") return std::make_unique<GloosRing>(seat.rank, seat.size, seat.meeting);
+  if (place.library == "gloos-ring") return std::make_unique<GloosRing>(place.rank, place.size, place.meeting);
 #endif
 #ifdef BONFIRE_BENCH_MPI
-  if (seat.name == "openmpi") return std::make_unique<OpenMpi>();
+  if (place.library == "openmpi") return std::make_unique<OpenMpi>();
 #endif
-  auto store = comm::connect_store({.port = std::stoi(seat.meeting)});
-  comm::Membership membership{.rank = seat.rank, .size = seat.size, .store = store, .name = seat.name, .timeout = 1h};
-  if (seat.name == "gloo") return std::make_unique<Ours>(comm::gloo_group(membership, {.interface = "lo"}), false);
-  return std::make_unique<Ours>(comm::shm_group(membership), seat.name == "shm");
+  auto store = comm::connect_store({.port = std::stoi(place.meeting)});
+  comm::Membership membership{
+      .rank = place.rank, .size = place.size, .store = store, .name = place.library, .timeout = 1h};
+  if (place.library == "gloo") return std::make_unique<Ours>(comm::gloo_group(membership, {.interface = "lo"}), false);
+  return std::make_unique<Ours>(comm::shm_group(membership), place.library == "shm");
 }
 
 // Microseconds of an all-reduce: the median of many.
-double run_turn(Contestant& contestant, const Turn& turn) {
+double run_turn(Library& library, const Turn& turn) {
   std::vector<double> times;
   for (int64_t i = 0; i < turn.times; ++i) {
     auto begin = Clock::now();
-    contestant.all_reduce(static_cast<size_t>(turn.bytes));
+    library.all_reduce(static_cast<size_t>(turn.bytes));
     times.push_back(bench::microseconds(Clock::now() - begin));
   }
   return bench::median(times);
 }
 
 // Rank 0 answers each line ("bytes times") with microseconds; the others do as it says.
-int be_rank(const Seat& seat) {
-  std::unique_ptr<Contestant> contestant = take_part(seat);
+int be_rank(const Place& place) {
+  std::unique_ptr<Library> library = join(place);
   Turn turn;
   do {
     std::string line;
     turn = {};
-    if (seat.rank == 0 && std::getline(std::cin, line)) std::istringstream(line) >> turn.bytes >> turn.times;
-    contestant->share(turn);
-    double median = run_turn(*contestant, turn);
-    if (seat.rank == 0 && turn.bytes > 0) std::printf("%f\n", median);
+    if (place.rank == 0 && std::getline(std::cin, line)) std::istringstream(line) >> turn.bytes >> turn.times;
+    library->share(turn);
+    double median = run_turn(*library, turn);
+    if (place.rank == 0 && turn.bytes > 0) std::printf("%f\n", median);
     std::fflush(stdout);
   } while (turn.bytes > 0);
   return 0;
@@ -206,7 +208,7 @@ struct Folder {
   std::filesystem::path path;
 };
 
-// A contestant's processes, of which rank 0 is asked.
+// A library's processes, of which rank 0 is asked.
 class Team {
  public:
   Team(const Settings& settings, const std::string& name, int size, const std::string& meeting) {
@@ -235,7 +237,7 @@ class Team {
   std::unique_ptr<bench::Worker> lead_;
 };
 
-std::vector<std::string> contestants(const Settings& settings) {
+std::vector<std::string> libraries(const Settings& settings) {
   std::vector<std::string> names = {"shm", "shm-copied"};
   if (comm::has_gloo()) names.emplace_back("gloo");
 #ifdef BONFIRE_BENCH_GLOO
@@ -252,7 +254,7 @@ double over(double theirs, double ours) { return theirs > 0 && ours > 0 ? theirs
 
 void measure(const Settings& settings, int ranks, const std::string& port, nlohmann::json& rows) {
   Folder folder;
-  std::vector<std::string> names = contestants(settings);
+  std::vector<std::string> names = libraries(settings);
   std::map<std::string, std::unique_ptr<Team>> teams;
   for (const std::string& name : names) {
     std::filesystem::path meeting = folder.path / name;
@@ -295,7 +297,7 @@ int run_all(const Settings& settings) {
   auto asked = [&](const char* part) { return settings.only.empty() || settings.only == part; };
   if (asked("all-reduce")) {
     std::printf("%-18s", "all-reduce, us");
-    for (const std::string& name : contestants(settings)) std::printf(" %11s", name.c_str());
+    for (const std::string& name : libraries(settings)) std::printf(" %11s", name.c_str());
     std::printf("   x Gloo x OpenMPI x PyTorch\n");
     for (int ranks : {2, 4}) {
       auto server = comm::serve_store({});
@@ -325,7 +327,7 @@ int main(int argc, char** argv) {
     CLI::App flags("Collectives between processes, beside other libraries'", "bench_comm");
     flags.add_option("--peer-python", settings.peer, "a Python that has PyTorch");
     flags.add_option("--json", settings.json, "a file for what was measured");
-    flags.add_option("--rounds", settings.rounds, "turns of each contestant")->check(CLI::PositiveNumber);
+    flags.add_option("--rounds", settings.rounds, "turns of each library")->check(CLI::PositiveNumber);
     flags.add_option("--only", settings.only, "measurements whose name has this in it");
     CLI11_PARSE(flags, argc, argv);
     return run_all(settings);

@@ -62,7 +62,7 @@ void measure_checkpoint(nlohmann::json& rows) {
   std::printf("checkpoint of resnet18 with momentum, %.0f MB\n", static_cast<double>(bytes) / 1e6);
   row(rows, "training paused, the first time", pauses[0], 50);
   row(rows, "training paused, median of the others", bench::median({pauses.begin() + 1, pauses.end()}), 50);
-  row(rows, "written behind it, median", bench::median(writes), 0);
+  row(rows, "written while training goes on, median", bench::median(writes), 0);
 }
 
 // Seconds of rank 0, of two that are threads with a device each.

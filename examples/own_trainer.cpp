@@ -1,8 +1,10 @@
 // The trainer for a model, data and a task of one's own: here a small net learns the height of a hill from its place.
 // It has all that `bonfire train` gives: progress, checkpoints, resume, TensorBoard, a report, several ranks.
 //
-//   own_trainer [KEY=VALUE ...]           epochs=20, lr=0.01, resume=auto, place=cpu:0,cpu:1, ...
-//   (docs/configuration.md) bonfire launch --nproc_per_node 2 own_trainer
+//   build/release/examples/own_trainer [KEY=VALUE ...]
+//   ./bonfire launch --nproc_per_node 2 build/release/examples/own_trainer [KEY=VALUE ...]
+//
+// A key is any of docs/configuration.md: epochs=20, lr=0.01, resume=auto, place=cpu:0,cpu:1.
 
 #include <bonfire/bonfire.h>
 #include <bonfire/train/trainer.h>

@@ -102,7 +102,7 @@ TEST(Gate, WhatComesAfterTheAnswerIsTheCallers) {
   FileDescriptor caller = knock_only("127.0.0.1", gate.port(), "one", "open sesame", Clock::now() + 20s);
   std::vector<Gate::Caller> in;
   while (in.empty()) in = gate.take();
-  const std::string more = "what is said behind the gate";
+  const std::string more = "what is said after the answer";
   ::send(in[0].socket.get(), more.data(), more.size(), MSG_NOSIGNAL);
   std::string heard;
   while (!heard.ends_with(more)) {

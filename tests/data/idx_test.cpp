@@ -113,7 +113,7 @@ TEST(ReadIdx, RefusesMoreDataThanTheHeaderSays) {
   ScratchFolder folder;
   expect_refused(folder, idx(kVector, {5}, counting(6)), "more data");
   expect_refused(folder, gzip(idx(kVector, {5}, counting(6))), "more data");
-  expect_refused(folder, gzip(idx(kVector, {5}, counting(5))) + "behind", "not gzip");
+  expect_refused(folder, gzip(idx(kVector, {5}, counting(5))) + "more", "not gzip");
 }
 
 TEST(ReadIdx, RefusesDamagedGzip) {

@@ -175,7 +175,7 @@ TEST(JpegTiles, AFrameHeaderInsideMetadataIsNotTakenForTheFiles) {
   std::string file = file_of(160, 320, {.restart_units = 4});
   for (const std::string& marker : kMarkers) {
     std::string metadata = "\xff\xe9\xff\xfd" + std::string(0xfffb, 'x');
-    // Where the bytes behind the marker would lead if they were its length.
+    // Where the bytes after the marker would lead if they were its length.
     metadata.replace(0xffe9, 9, std::string("\xff\xc0\0\x11\x08\0\xa0\x01\x40", 9));
     std::string odd = file;
     odd.insert(2, marker + metadata);

@@ -63,11 +63,11 @@ void expect_trained_with(const std::function<Variables(int)>& variables_of_rank,
 class Agent {
  public:
   Agent() {
-    for (int behind = -1; behind < 0;) {
+    for (int next = -1; next < 0;) {
       if (socket_ >= 0) ::close(socket_);
       socket_ = listening(0);
-      behind = listening(port() + 1);
-      ::close(behind);
+      next = listening(port() + 1);
+      ::close(next);
     }
   }
   Agent(const Agent&) = delete;

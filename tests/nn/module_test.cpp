@@ -56,7 +56,7 @@ TEST(Module, ParametersHaveTheirPathsAsNames) {
   EXPECT_EQ(net.named_parameters()[4].second.name(), "blocks.1.fc.weight");
 }
 
-TEST(Module, BuffersStandBehindTheParametersOfTheirModule) {
+TEST(Module, BuffersStandAfterTheParametersOfTheirModule) {
   Net net;
   EXPECT_EQ(names_of(net.named_buffers()),
             (Names{"blocks.0.bn.running_mean", "blocks.0.bn.running_var", "blocks.0.bn.num_batches_tracked",

@@ -30,7 +30,7 @@ class SafetensorsMutator {
     std::string data(kDataBytes, '\1');
     for (size_t changes = 1 + below(4); changes > 0; --changes) change(below(5) == 0 ? data : header);
     std::string file = safetensors_bytes(header, data);
-    // Mostly the length is right, so that what is behind it gets read.
+    // Mostly the length is right, so that what is after it gets read.
     if (below(8) == 0) change_bytes(file, 8);
     if (below(16) == 0) file.resize(below(file.size() + 1));
     return file;
@@ -108,7 +108,7 @@ class SafetensorsMutator {
     if (first > 0 && !text.empty()) text[below(std::min(first, text.size()))] = static_cast<char>(below(256));
   }
 
-  void change_number(std::string& text, size_t at) {  // the first at or behind `at`
+  void change_number(std::string& text, size_t at) {  // the first at or after `at`
     size_t begin = text.find_first_of("0123456789", at);
     if (begin == text.npos) return;
     size_t end = std::min(text.find_first_not_of("0123456789", begin), text.size());

@@ -166,7 +166,7 @@ TEST_P(MalformedHeader, IsRefusedWithAClearMessage) {
 const Malformed kMalformed[] = {
     {"NotJson", "{nonsense}", 0, "not valid JSON: 'parse error at line 1, column 3"},
     {"Unfinished", R"({"t":{"dtype":)", 0, "not valid JSON"},
-    {"TextBehindIt", "{} {}", 0, "not valid JSON"},
+    {"TextAfterIt", "{} {}", 0, "not valid JSON"},
     {"Comment", "{/* */}", 0, "not valid JSON"},
     {"InvalidUtf8", "{\"\xFF\":{}}", 0, "ill-formed UTF-8"},
     {"HalfASurrogate", R"({"\ud800":{}})", 0, "not valid JSON"},
@@ -214,7 +214,7 @@ const Malformed kMalformed[] = {
      "overlap"},
     {"HoleAtTheStart", f32("1", "4,8"), 8, "leave a hole"},
     {"HoleBetween", "{" + tensor("a", "U8", "1", "0,1") + "," + tensor("b", "U8", "1", "2,3") + "}", 3, "leave a hole"},
-    {"BytesBehindTheLast", f32("1", "0,4"), 5, "5 bytes of data, the tensors account for 4"},
+    {"BytesAfterTheLast", f32("1", "0,4"), 5, "5 bytes of data, the tensors account for 4"},
     {"BytesOfNoTensor", "{}", 1, "1 bytes of data, the tensors account for 0"},
     {"MetadataIsAString", R"({"__metadata__":"x"})", 0, "'__metadata__' is the string 'x', expected an object"},
     {"MetadataHasANumber", R"({"__metadata__":{"x":1}})", 0, "__metadata__: 'x' is the number 1, expected a string"},

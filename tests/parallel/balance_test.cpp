@@ -87,7 +87,7 @@ TEST(Balance, TimesThatCannotBeAreTakenForTheNearestThatCan) {
   EXPECT_EQ(balance.shares(), (Numbers{15, 1}));
 }
 
-TEST(Balance, WindowsGrowAndBeginBehindTheFirstStepsWithNewShares) {
+TEST(Balance, WindowsGrowAndBeginAfterTheFirstStepsWithNewShares) {
   using Mark = Balance::Mark;
   Balance balance(2, 64);
   auto steps_until = [&](Mark mark) {

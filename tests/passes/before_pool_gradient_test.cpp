@@ -39,18 +39,18 @@ struct Pooled {
     verify(graph, "before_pool_gradient");
   }
 
-  GraphNode& behind(size_t output) { return *graph.outputs[output].node; }
+  GraphNode& node_of(size_t output) { return *graph.outputs[output].node; }
 };
 
 TEST(BeforePoolGradient, MasksAndSumsTheGradientOfWindows) {
   Pooled pooled;
   pooled.mask_by(pooled.relu);
   pooled.run();
-  EXPECT_EQ(pooled.behind(0).name(), "max_pool2d_gradient");
-  GraphNode& mask = *pooled.behind(0).inputs[0].node;
+  EXPECT_EQ(pooled.node_of(0).name(), "max_pool2d_gradient");
+  GraphNode& mask = *pooled.node_of(0).inputs[0].node;
   EXPECT_EQ(mask.name(), "relu_gradient");
   EXPECT_EQ(mask.outputs[0].shape, Shape({2, 4, 4, 4}));
-  EXPECT_EQ(pooled.behind(1).inputs[0].node, &mask);
+  EXPECT_EQ(pooled.node_of(1).inputs[0].node, &mask);
   EXPECT_EQ(count(pooled.graph, "max_pool2d_gradient"), 1);
   EXPECT_EQ(count(pooled.graph, "relu_gradient"), 1);
 }
@@ -59,7 +59,7 @@ TEST(BeforePoolGradient, LeavesAMaskOfOtherValues) {
   Pooled pooled;
   pooled.mask_by(feed(pooled.graph, {2, 4, 8, 8}));
   pooled.run();
-  EXPECT_EQ(pooled.behind(0).name(), "relu_gradient");
+  EXPECT_EQ(pooled.node_of(0).name(), "relu_gradient");
 }
 
 TEST(BeforePoolGradient, LeavesAGradientThatSomeoneElseNeedsWithoutTheMask) {
@@ -67,14 +67,14 @@ TEST(BeforePoolGradient, LeavesAGradientThatSomeoneElseNeedsWithoutTheMask) {
   pooled.mask_by(pooled.relu);
   pooled.graph.add_output(pooled.pixels);
   pooled.run();
-  EXPECT_EQ(pooled.behind(0).name(), "relu_gradient");
+  EXPECT_EQ(pooled.node_of(0).name(), "relu_gradient");
 }
 
 TEST(BeforePoolGradient, LeavesSumsThatKeepAnAxisOfTheImage) {
   Pooled pooled;
   pooled.graph.set_outputs({apply(pooled.graph, "sum", {pooled.pixels}, {{"axes", Shape{0, 2}}, {"keepdim", 0}})});
   pooled.run();
-  EXPECT_EQ(pooled.behind(0).inputs[0], pooled.pixels);
+  EXPECT_EQ(pooled.node_of(0).inputs[0], pooled.pixels);
 }
 
 // Overlapping windows, pixels of which most are masked, and one that is NaN.

@@ -114,7 +114,7 @@ TEST(BucketAllReduce, AResultThatIsReadMeanwhileIsNotHeldBack) {
   EXPECT_EQ(count(step.graph, "all_reduce"), 2);
 }
 
-TEST(BucketAllReduce, AReductionOfAReductionStaysBehindIt) {
+TEST(BucketAllReduce, AReductionOfAReductionStaysAfterIt) {
   Graph graph;
   GraphValue made = apply(graph, "exp", {feed(graph, {10})});
   for (int i = 0; i < 2; ++i) made = {all_reduce(graph, made, 7), 0};
@@ -140,7 +140,7 @@ TEST(BucketAllReduce, UsesTheCommunicatorsInTurn) {
   }
 }
 
-// Statistics of batch norms are waited for at once: they never stand behind gradients in another line.
+// Statistics of batch norms are waited for at once: they never wait for gradients in another line.
 TEST(BucketAllReduce, ValuesWithoutNamesUseTheFirstCommunicator) {
   Backward step;
   for (int i = 0; i < 2; ++i) {

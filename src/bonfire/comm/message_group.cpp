@@ -47,10 +47,10 @@ struct Ring {
   }
   size_t items() const { return segments * static_cast<size_t>(size - 1); }
   bool last_step(size_t item) const { return item / segments + 2 == static_cast<size_t>(size); }
-  // The share that is `behind` places behind this rank's at the item's step.
-  Values at(size_t item, int behind) const {
+  // The share that is `distance` places before this rank's at the item's step.
+  Values at(size_t item, int distance) const {
     int step = static_cast<int>(item / segments);
-    int share = ((rank - step - behind) % size + size) % size;
+    int share = ((rank - step - distance) % size + size) % size;
     Values whole = part_of(values, share_of(values.count, share, size));
     auto segment = static_cast<int>(item % segments);
     return part_of(whole, share_of(whole.count, segment, static_cast<int>(segments)));

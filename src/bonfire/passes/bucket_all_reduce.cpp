@@ -83,7 +83,7 @@ class BucketAllReduce final : public Pass {
     }
     std::vector<GraphNode*> order;  // places are into it
     for (GraphNode& node : graph.nodes()) order.push_back(&node);
-    for (Bucket& bucket : buckets) bucket.before = node_behind(order, bucket.made);
+    for (Bucket& bucket : buckets) bucket.before = node_after(order, bucket.made);
     int64_t gradients = 0;
     for (const Bucket& bucket : buckets)
       merge(graph, bucket, bucket.has_names() ? gradients++ % options.communicators : 0);
@@ -120,7 +120,7 @@ class BucketAllReduce final : public Pass {
   }
 
   // The first node after that place which stays: inputs stand together in front, and all-reduces go away.
-  static GraphNode* node_behind(const std::vector<GraphNode*>& order, int place) {
+  static GraphNode* node_after(const std::vector<GraphNode*>& order, int place) {
     for (auto i = static_cast<size_t>(place) + 1; i < order.size(); ++i)
       if (!order[i]->is_input() && order[i]->op != &comm::all_reduce_op()) return order[i];
     return nullptr;

@@ -122,7 +122,7 @@ class Fusion {
     return true;
   }
 
-  // Nodes behind `place` that the value comes from, inputs first.
+  // Nodes after `place` that the value comes from, inputs first.
   std::vector<GraphNode*> needed_by(const GraphValue& value, const GraphNode* place) {
     std::unordered_set<const GraphNode*> earlier;
     for (const GraphNode& node : graph_.nodes()) {

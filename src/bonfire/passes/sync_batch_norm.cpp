@@ -21,9 +21,9 @@ class SyncBatchNorm final : public Pass {
     Joint joints;
     for (auto position = graph.nodes().begin(); position != graph.nodes().end();) {
       GraphNode* node = &*position++;
-      GraphNode* behind = position == graph.nodes().end() ? nullptr : &*position;
-      if (node->op == &statistics) join_statistics(graph, *node, behind, options, joints);
-      if (node->op == &sums) join_sums(graph, *node, behind, options, joints);
+      GraphNode* next = position == graph.nodes().end() ? nullptr : &*position;
+      if (node->op == &statistics) join_statistics(graph, *node, next, options, joints);
+      if (node->op == &sums) join_sums(graph, *node, next, options, joints);
     }
   }
 
@@ -41,13 +41,13 @@ class SyncBatchNorm final : public Pass {
                           comm::all_reduce_attributes(Axis::data, comm::Reduce::sum), before);
   }
 
-  static void join_statistics(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, Joint& joints) {
+  static void join_statistics(Graph& graph, GraphNode& own, GraphNode* next, const Options& options, Joint& joints) {
     const std::vector<GraphNode*> mean_users = graph.users({&own, 0});
     GraphNode* moments = graph.add_like(own, batch_norm_moments_op(), {{&own, 0}, {&own, 1}},
-                                        {{"count", count_of(own.inputs[0].spec(), options)}}, behind);
-    GraphNode* all = reduce(graph, moments, behind);
+                                        {{"count", count_of(own.inputs[0].spec(), options)}}, next);
+    GraphNode* all = reduce(graph, moments, next);
     GraphNode* joint =
-        graph.add_like(own, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, behind);
+        graph.add_like(own, batch_norm_joint_statistics_op(), {{all, 0}}, {{"dtype", own.outputs[0].dtype}}, next);
     joints.emplace(joint, all);
     for (int i : {0, 1}) graph.replace({&own, i}, {joint, i});
     graph.set_inputs(moments, {{&own, 0}, {&own, 1}});
@@ -58,17 +58,17 @@ class SyncBatchNorm final : public Pass {
     }
   }
 
-  static void join_sums(Graph& graph, GraphNode& own, GraphNode* behind, const Options& options, const Joint& joints) {
+  static void join_sums(Graph& graph, GraphNode& own, GraphNode* next, const Options& options, const Joint& joints) {
     auto found = joints.find(own.inputs[2].node);
     if (found == joints.end()) return;  // by statistics that are constants
     std::vector<GraphNode*> users = graph.users({&own, 0});
     std::erase_if(users, [](const GraphNode* user) { return user->op != &find_op("batch_norm_gradient_apply"); });
     if (users.empty()) return;
-    GraphNode* moments = graph.add_like(own, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, behind);
-    GraphNode* all = reduce(graph, moments, behind);
+    GraphNode* moments = graph.add_like(own, batch_norm_gradient_moments_op(), {{&own, 0}, {&own, 1}}, {}, next);
+    GraphNode* all = reduce(graph, moments, next);
     GraphNode* joint =
         graph.add_like(own, batch_norm_joint_sums_op(), {{all, 0}, {found->second, 0}},
-                       {{"count", count_of(own.inputs[1].spec(), options)}, {"dtype", own.outputs[0].dtype}}, behind);
+                       {{"count", count_of(own.inputs[1].spec(), options)}, {"dtype", own.outputs[0].dtype}}, next);
     for (GraphNode* user : users) {
       graph.set_input(user, 5, {joint, 0});
       graph.set_input(user, 6, {joint, 1});

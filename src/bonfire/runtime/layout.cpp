@@ -151,7 +151,7 @@ class Chooser {
   }
 
   void choose(GraphNode& node) {
-    settle_behind(node);
+    settle_by_users(node);
     std::vector<Candidate> candidates = options(node, arriving_at(node));
     std::vector<double> costs;
     for (const Candidate& candidate : candidates)
@@ -168,7 +168,7 @@ class Chooser {
 
   // An elementwise op (a cast to bf16, say) takes what arrives, so it must not be the one that decides how a free
   // variable lies: whoever uses its result does.
-  void settle_behind(const GraphNode& node) {
+  void settle_by_users(const GraphNode& node) {
     if (!node.op->has(Trait::elementwise) || node.inputs.size() != 1 || !is_free(node.inputs[0])) return;
     GraphValue result{const_cast<GraphNode*>(&node), 0};
     for (GraphNode* user : users_[result]) {

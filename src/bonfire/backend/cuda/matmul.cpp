@@ -1,5 +1,5 @@
 // Matrix products through cuBLASLt, with bias and activation in the product's epilogue where the library has them, else
-// in a generated kernel behind it.
+// in a generated kernel after it.
 #include <algorithm>
 #include <array>
 
@@ -12,7 +12,7 @@ namespace bonfire::cuda {
 
 namespace {
 
-// One call: C [m, n] = op(A) op(B) for `batch` matrices, each `stride` elements behind the one before.
+// One call: C [m, n] = op(A) op(B) for `batch` matrices, each `stride` elements after the one before.
 struct Product {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -234,17 +234,17 @@ std::vector<Candidate> candidates(const KernelRequest& request) {
   if (!plan->found()) return {};
   Candidate candidate = row_major_candidate(request, library_epilogue ? "cublaslt" : "cublaslt+generated");
   candidate.workspace_bytes = plan->workspace_bytes();
-  bool behind = !library_epilogue && (has_bias || activation != -1);
+  bool has_more = !library_epilogue && (has_bias || activation != -1);
   DType bias_type = has_bias ? node.inputs[2].spec().dtype : c.dtype;
   build_on_device(candidate, request, [=, shape = c.shape, dtype = c.dtype]() -> std::unique_ptr<Kernel> {
-    std::unique_ptr<Kernel> after = behind ? make_bias_act_kernel({.shape = shape,
-                                                                   .dtype = dtype,
-                                                                   .layout = {},
-                                                                   .bias_type = has_bias ? &bias_type : nullptr,
-                                                                   .bias_shape = {shape[-1]},
-                                                                   .residual = false,
-                                                                   .activation = activation})
-                                           : nullptr;
+    std::unique_ptr<Kernel> after = has_more ? make_bias_act_kernel({.shape = shape,
+                                                                     .dtype = dtype,
+                                                                     .layout = {},
+                                                                     .bias_type = has_bias ? &bias_type : nullptr,
+                                                                     .bias_shape = {shape[-1]},
+                                                                     .residual = false,
+                                                                     .activation = activation})
+                                             : nullptr;
     return std::make_unique<MatmulKernel>(plan, batches, product.m * product.n, size_of(dtype), std::move(after));
   });
   return {std::move(candidate)};

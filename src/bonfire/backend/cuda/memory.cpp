@@ -119,9 +119,9 @@ void CachingMemory::deallocate_staged(void* data, size_t bytes) noexcept {
 std::byte* CachingMemory::staged_at(const void* data, size_t bytes) {
   auto* begin = static_cast<const std::byte*>(data);
   std::lock_guard lock(mutex_);
-  auto behind = staged_.upper_bound(begin);
-  if (behind == staged_.begin()) return nullptr;
-  const auto& [block, staged] = *std::prev(behind);
+  auto after = staged_.upper_bound(begin);
+  if (after == staged_.begin()) return nullptr;
+  const auto& [block, staged] = *std::prev(after);
   const auto offset = static_cast<size_t>(begin - block);
   return offset + bytes <= staged.bytes ? staged.host + offset : nullptr;
 }
