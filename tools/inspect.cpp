@@ -3,7 +3,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/graph.h"
-#include "bonfire/graph/step_context.h"
+#include "bonfire/parallel/fleet.h"
 #include "bonfire/train/config/config.h"
 #include "bonfire/train/report/describe.h"
 #include "bonfire/train/report/model_table.h"
@@ -22,11 +22,7 @@ struct InspectWanted {
 };
 
 train::StepSubject subject_of(const train::Config& config, int64_t batch) {
-  StepOptions& options = StepContext::current().options;
-  options.use_amp = config.strategy.use_amp;
-  options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
-  options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
-  options.fast_math = config.strategy.fast_math;
+  fleet::prepare_devices(config.strategy);
   return train::step_subject(config.model, {.batch = batch,
                                             .image_size = config.image_size,
                                             .classes = config.num_classes,
@@ -50,12 +46,15 @@ train::Description description_of(const InspectWanted& wanted) {
     return {train::to_string(train::model_table(one.model, one.input))};
   }
   train::StepSubject batch = subject_of(config, config.batch_size);
+  train::ProfileOptions options{.steps = 0, .strategy = config.strategy};
+  options.strategy.accumulate_steps = 1;  // one batch is looked at
   if (wanted.subject == "graph") {
-    train::StepProfile compiled = train::profile_step(batch, {.steps = 0});
+    train::StepProfile compiled = train::profile_step(batch, options);
     return {wanted.dot ? print_graph_dot(*compiled.plan->graph) : print_graph(*compiled.plan->graph)};
   }
   if (wanted.steps < 1) throw_error<ConfigError>("[inspect] --steps is {}, expected at least 1", wanted.steps);
-  train::StepProfile profile = train::profile_step(batch, {.steps = static_cast<int>(wanted.steps)});
+  options.steps = static_cast<int>(wanted.steps);
+  train::StepProfile profile = train::profile_step(batch, options);
   return {wanted.json ? train::to_json(profile) : train::to_string(profile)};
 }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <regex>
+#include <set>
 #include <string>
 
 namespace bonfire::frame::tree_rules_test {
@@ -71,6 +73,35 @@ TEST(SourceTree, TheLibrarySpeaksThroughItsLog) {
     if (entry.is_regular_file()) {
       EXPECT_FALSE(std::regex_search(text_of(entry.path()), bare))
           << entry.path() << " writes to stderr; use base/log.h";
+    }
+}
+
+// All that an option does stands in its file of parallel/strategies/. Elsewhere it is read only where a line of this
+// list says so.
+TEST(SourceTree, AStrategysOptionIsReadInItsOwnFile) {
+  const std::map<std::string, std::set<std::string>> elsewhere = {
+      {"src/bonfire/parallel/strategy.cpp",
+       {"fuse_parameter_memory_size", "fuse_parameter_groups_size"}},  // environment
+      {"src/bonfire/train/config/config_rules.cpp",
+       {"num_threads", "cpu_threads", "use_local_sgd"}},                      // beside other keys
+      {"src/bonfire/train/trainer/trainer_state.h", {"accumulate_steps"}},    // the trainer weighs batches by targets,
+      {"src/bonfire/train/trainer/trainer_steps.cpp", {"accumulate_steps"}},  // and reads ahead those of an update
+      {"src/bonfire/train/trainer/trainer_trace.cpp", {"accumulate_steps"}},
+      {"src/bonfire/train/trainer/trainer_progress.cpp", {"accumulate_steps"}},
+      {"tools/inspect.cpp", {"accumulate_steps"}},  // looks at one batch
+  };
+  const std::regex read(R"(\bstrategy(\.|->)([a-z_]+))"), in_quotes(R"("[^"\n]*")"), comment("//.*");
+  for (const char* folder : {"src/bonfire", "tools"})
+    for (const auto& entry : fs::recursive_directory_iterator(kTree / folder)) {
+      const std::string name = fs::relative(entry.path(), kTree);
+      if (!entry.is_regular_file() || name.starts_with("src/bonfire/parallel/strategies/")) continue;
+      const std::string text =
+          std::regex_replace(std::regex_replace(text_of(entry.path()), in_quotes, ""), comment, "");
+      const auto found = elsewhere.find(name);
+      for (std::sregex_iterator at(text.begin(), text.end(), read), end; at != end; ++at) {
+        EXPECT_TRUE(found != elsewhere.end() && found->second.contains((*at)[2]))
+            << name << " reads strategy." << (*at)[2] << "; see docs/add-a-strategy.md";
+      }
     }
 }
 

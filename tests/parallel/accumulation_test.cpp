@@ -1,4 +1,6 @@
 // accumulate_steps from C++: K small batches train as one large one does, in every way in which a loop can be written.
+#include "bonfire/parallel/strategies/accumulation.h"
+
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -8,6 +10,7 @@
 #include "bonfire/bonfire.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/kernel/queue.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "tests/support/expect_error.h"
 
 namespace bonfire::accumulation_test {
@@ -151,6 +154,51 @@ TEST(Accumulation, WithSeveralOptimizersIsRefused) {
   fleet::distributed_optimizer(optim::SGD(a.parameters(), {.lr = 1}));
   EXPECT_ERROR(fleet::distributed_optimizer(optim::SGD(b.parameters(), {.lr = 1}), {.accumulate_steps = 2}),
                ConfigError, "accumulate_steps goes with one optimizer");
+  fleet::leave();
+}
+
+TEST(DistributedWhile, EndsWithAllThatItsStrategyDoes) {
+  const int64_t released = runtime::release_frequency();
+  nn::Linear model({.in = 2, .out = 2});
+  optim::SGD optimizer(model.parameters(), {.lr = 1});
+  const float before = model.parameters()[1].value().to_vector<float>()[0];
+  auto train = [&] {
+    sum(model(ones({1, 2}, DType::f32))).backward();
+    optimizer.step();
+    return before - model.parameters()[1].value().to_vector<float>()[0];
+  };
+  {
+    const fleet::detail::DistributedWhile distributed(
+        optimizer, {.num_iteration_per_drop_scope = 7, .fuse_bn_act_ops = false, .accumulate_steps = 3});
+    EXPECT_EQ(train(), 0);
+    EXPECT_EQ(runtime::release_frequency(), 7);
+    EXPECT_FALSE(StepContext::current().options.fuse_bn_act_ops);
+    EXPECT_NE(fleet::accumulation_of_job(), nullptr);
+  }
+  EXPECT_EQ(fleet::accumulation_of_job(), nullptr);
+  EXPECT_EQ(runtime::release_frequency(), released);
+  EXPECT_TRUE(StepContext::current().options.fuse_bn_act_ops);
+  optimizer.clear_grad();
+  EXPECT_EQ(train(), 1);
+  EXPECT_ERROR(fleet::distributed_optimizer(optimizer), ConfigError, "comes before fleet::init()");
+}
+
+TEST(DistributedWhile, OfARefusedStrategyLeavesNothing) {
+  nn::Linear model({.in = 2, .out = 2});
+  const optim::SGD optimizer(model.parameters(), {.lr = 1});
+  EXPECT_ERROR(fleet::detail::DistributedWhile(optimizer, {.accumulate_steps = 0}), ConfigError, "accumulate_steps");
+  EXPECT_ERROR(fleet::distributed_optimizer(optimizer), ConfigError, "comes before fleet::init()");
+}
+
+TEST(DistributedWhile, OneAfterTheOtherInAJobDoNotMeet) {
+  fleet::join(nullptr);
+  for (int64_t batches : {2, 3}) {
+    nn::Linear model({.in = 2, .out = 2});
+    const optim::SGD optimizer(model.parameters(), {.lr = 1});
+    const fleet::detail::DistributedWhile distributed(optimizer, {.accumulate_steps = batches});
+    EXPECT_NE(fleet::accumulation_of_job(), nullptr);
+  }
+  EXPECT_EQ(fleet::accumulation_of_job(), nullptr);
   fleet::leave();
 }
 

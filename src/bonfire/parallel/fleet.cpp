@@ -27,6 +27,12 @@ void broadcast(comm::Group& group, const Variable& variable) {
 
 }  // namespace
 
+void prepare_devices(const DistributedStrategy& strategy) {
+  check_strategy(strategy);
+  for (const StrategyKind* kind : strategy_kinds())
+    if (kind->prepare != nullptr) kind->prepare(strategy);
+}
+
 namespace detail {
 
 void distribute_model(const nn::Module& model) {
@@ -75,6 +81,26 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
   for (const StrategyKind* kind : strategy_kinds())
     if (kind->meet != nullptr) kind->meet(to);
   watch_steps(self);
+}
+
+DistributedWhile::DistributedWhile(const optim::Optimizer& optimizer, const DistributedStrategy& strategy)
+    : parameters_(optimizer.parameters()), is_alone_(!job()) {
+  if (is_alone_) StepContext::current().job = std::make_unique<Job>();
+  try {
+    distribute_optimizer(optimizer, strategy);
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+DistributedWhile::~DistributedWhile() { end(); }
+
+void DistributedWhile::end() {
+  if (!job()) return;
+  std::erase(job()->optimizers, parameters_);
+  if (job()->optimizers.empty()) job()->parts.clear();
+  if (is_alone_) StepContext::current().job = nullptr;
 }
 
 }  // namespace detail

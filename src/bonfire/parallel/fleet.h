@@ -88,9 +88,28 @@ class StandIns {
   bool before_;
 };
 
+// What a strategy asks of devices (num_threads, cpu_threads), before one of them is used: distributed_optimizer, which
+// needs a model, may come too late for it. ConfigError for options that cannot be, and for a device that is in use.
+void prepare_devices(const DistributedStrategy& strategy);
+
 namespace detail {
 void distribute_model(const nn::Module& model);
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);
+
+// distributed_optimizer for as long as this lives, also in a thread that has joined no job: for trainers, which come
+// and go. With a job's last optimizer ends what strategies have changed and added.
+class DistributedWhile {
+ public:
+  DistributedWhile(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);
+  ~DistributedWhile();
+  DistributedWhile(const DistributedWhile&) = delete;
+  DistributedWhile& operator=(const DistributedWhile&) = delete;
+
+ private:
+  void end();
+  std::vector<Variable> parameters_;
+  bool is_alone_;  // the thread has a job of one rank meanwhile
+};
 }  // namespace detail
 
 // Gives every rank rank 0's parameters and buffers, and from now on averages the gradients of its parameters over the

@@ -196,6 +196,11 @@ void set_release_frequency(int64_t submissions) {
   cache().release_every = static_cast<uint64_t>(submissions);
 }
 
+int64_t release_frequency() {
+  std::lock_guard lock(cache().mutex);
+  return static_cast<int64_t>(cache().release_every);
+}
+
 void note_submission(Plan& plan) {
   Cache& plans = cache();
   std::lock_guard lock(plans.mutex);

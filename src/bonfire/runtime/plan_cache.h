@@ -33,6 +33,7 @@ void clear_plan_cache();
 // Every so many submissions (num_iteration_per_drop_scope; 100 unless told) plans that have not run for kDropAfter are
 // dropped, and devices give back scratch memory that only these needed. ConfigError below 1.
 void set_release_frequency(int64_t submissions);
+int64_t release_frequency();
 void note_submission(Plan& plan);  // of every submission, by the one who makes it, when it is under way
 // Drops plans that were not used by the last `submissions` submissions; returns how many.
 size_t drop_unused_plans(uint64_t submissions);

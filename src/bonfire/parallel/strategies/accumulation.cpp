@@ -9,12 +9,11 @@
 
 namespace bonfire::fleet {
 
-Accumulation::Accumulation(const optim::Optimizer& optimizer, int64_t batches, Weights weights)
+Accumulation::Accumulation(const optim::Optimizer& optimizer, int64_t batches)
     : parameters_(optimizer.parameters()), batches_(batches) {
   StepContext& context = StepContext::current();
-  if (weights == Weights::equal)
-    hooks_.push_back(context.before_backward.add(
-        [part = 1.0 / static_cast<double>(batches)](const Tensor& seed) { return seed * part; }));
+  equal_weights_ = context.before_backward.add(
+      [part = 1.0 / static_cast<double>(batches)](const Tensor& seed) { return seed * part; });
   auto is_due = [this] { return added_ + 1 == batches_; };
   hooks_.push_back(context.update_is_due.add(is_due));
   hooks_.push_back(context.reduces_gradients.add(is_due));
@@ -60,5 +59,7 @@ void compare_accumulation(const Applied& to, comm::Settings& settings) {
 extern const StrategyKind accumulation;
 const StrategyKind accumulation{
     .name = "accumulation", .check = check_accumulation, .apply = apply_accumulation, .compare = compare_accumulation};
+
+Accumulation* accumulation_of_job() { return job() ? job()->part<Accumulation>(accumulation) : nullptr; }
 
 }  // namespace bonfire::fleet

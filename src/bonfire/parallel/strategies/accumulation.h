@@ -5,7 +5,8 @@
 //   optimizer.step();        // updates every K-th time it is called
 //   optimizer.clear_grad();  // clears after an update; else nothing
 //
-// clip_grad_norm, the hooks after an update and local SGD count updates too. Every batch weighs the same.
+// clip_grad_norm, the hooks after an update and local SGD count updates too. Every batch weighs the same, unless the
+// program weighs them.
 
 #include <cstdint>
 #include <vector>
@@ -16,12 +17,12 @@ namespace bonfire::fleet {
 
 class Accumulation final : public StrategyPart {
  public:
-  enum class Weights { equal, given };  // given: the program multiplies each loss by its own
   // Of this optimizer's parameters, in the steps of this thread, while it lives.
-  Accumulation(const optim::Optimizer& optimizer, int64_t batches, Weights weights = Weights::equal);
+  Accumulation(const optim::Optimizer& optimizer, int64_t batches);
   Accumulation(const Accumulation&) = delete;
   Accumulation& operator=(const Accumulation&) = delete;
 
+  void leave_weights_to_program() { equal_weights_ = {}; }  // which multiplies each loss by its own
   // For a program that counts by itself: whether the batch that comes is the first and the last of an update.
   void stand_at(bool first, bool last);
 
@@ -31,7 +32,10 @@ class Accumulation final : public StrategyPart {
   std::vector<Variable> parameters_;
   StepState<int64_t> batches_;
   StepState<int64_t> added_;  // since the last update
+  Hook equal_weights_;
   std::vector<Hook> hooks_;
 };
+
+Accumulation* accumulation_of_job();  // null: this thread's job does without
 
 }  // namespace bonfire::fleet

@@ -37,6 +37,8 @@ struct StrategyKind {
   const char* name;  // of its state in checkpoints
   // ConfigError for options that are out of range, or have no effect beside the others.
   void (*check)(const DistributedStrategy& strategy) = nullptr;
+  // Before a device is used: what devices are made with.
+  void (*prepare)(const DistributedStrategy& strategy) = nullptr;
   // On each rank by itself, also where there is only one. `kept` is what an earlier strategy has left: an option that
   // is not chosen leaves it.
   void (*apply)(const Applied& to, std::unique_ptr<StrategyPart>& kept) = nullptr;

@@ -10,9 +10,25 @@ void check_memory_release(const DistributedStrategy& strategy) {
   require_at_least_one("num_iteration_per_drop_scope", strategy.num_iteration_per_drop_scope);
 }
 
-void apply_memory_release(const Applied& to, std::unique_ptr<StrategyPart>&) {
-  if (to.strategy.num_iteration_per_drop_scope.chosen)
-    runtime::set_release_frequency(to.strategy.num_iteration_per_drop_scope);
+class MemoryRelease final : public StrategyPart {
+ public:
+  explicit MemoryRelease(int64_t submissions) : before_(runtime::release_frequency()), made_(submissions) {
+    runtime::set_release_frequency(submissions);
+  }
+  MemoryRelease(const MemoryRelease&) = delete;
+  MemoryRelease& operator=(const MemoryRelease&) = delete;
+  ~MemoryRelease() override {  // puts it back, unless the program has changed it since
+    if (runtime::release_frequency() == made_) runtime::set_release_frequency(before_);
+  }
+
+ private:
+  int64_t before_, made_;
+};
+
+void apply_memory_release(const Applied& to, std::unique_ptr<StrategyPart>& kept) {
+  if (!to.strategy.num_iteration_per_drop_scope.chosen) return;
+  kept.reset();
+  kept = std::make_unique<MemoryRelease>(to.strategy.num_iteration_per_drop_scope);
 }
 
 }  // namespace

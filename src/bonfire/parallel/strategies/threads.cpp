@@ -14,11 +14,15 @@ void check_threads(const DistributedStrategy& strategy) {
   require_at_least_one("cpu_threads", strategy.cpu_threads.value_or(1));
 }
 
+void prepare_threads(const DistributedStrategy& strategy) {
+  if (strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*strategy.cpu_threads));
+  if (strategy.num_threads.chosen) cpu::set_ops_in_flight(static_cast<int>(strategy.num_threads));
+}
+
 void apply_threads(const Applied& to, std::unique_ptr<StrategyPart>&) {
   const DistributedStrategy& strategy = to.strategy;
-  if (strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*strategy.cpu_threads));
+  prepare_threads(strategy);
   if (!strategy.num_threads.chosen) return;
-  cpu::set_ops_in_flight(static_cast<int>(strategy.num_threads));
   const Device device = to.optimizer.parameters()[0].device();
   if (device.type != DeviceType::cpu || queue_of(device).steps_in_flight() == strategy.num_threads) return;
   throw_error<ConfigError>(
@@ -30,6 +34,7 @@ void apply_threads(const Applied& to, std::unique_ptr<StrategyPart>&) {
 }  // namespace
 
 extern const StrategyKind threads;
-const StrategyKind threads{.name = "threads", .check = check_threads, .apply = apply_threads};
+const StrategyKind threads{
+    .name = "threads", .check = check_threads, .prepare = prepare_threads, .apply = apply_threads};
 
 }  // namespace bonfire::fleet

@@ -489,6 +489,15 @@ class SettingLister {
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
+class Chooser {
+ public:
+  void section(std::string_view) {}
+  template <class T>
+  void key(std::string_view name, T& value, std::string_view, const KeyOptions&) {
+    if constexpr (requires { value.chosen; }) value.chosen |= name != "strategy.num_threads";
+  }
+};
+
 class KeyLister {
  public:
   void section(std::string_view) {}
@@ -555,6 +564,12 @@ std::vector<std::pair<std::string, std::string>> settings_of(const Config& confi
   SettingLister lister;
   visit_keys(config, lister);
   return lister.settings;
+}
+
+DistributedStrategy chosen_strategy(Config config) {
+  Chooser chooser;
+  visit_keys(config, chooser);
+  return config.strategy;
 }
 
 std::string config_reference() {

@@ -96,6 +96,9 @@ std::vector<Device> places_of(const Config& config);
 std::string to_yaml(const Config& config, std::span<const std::string_view> without = {});
 // Every key with its value as it is written there.
 std::vector<std::pair<std::string, std::string>> settings_of(const Config& config);
+// The strategy with each value as if it was chosen, since a configuration is whole: what it does not name is the
+// default, whatever this process has trained before. But num_threads: devices that are in use keep theirs.
+DistributedStrategy chosen_strategy(Config config);
 std::string config_reference();  // docs/configuration.md
 
 // Every key, with the values it may have where those are few.

@@ -12,6 +12,7 @@
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/optim/optimizers.h"
+#include "bonfire/parallel/fleet.h"
 #include "bonfire/runtime/compile.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
@@ -92,8 +93,9 @@ StepSubject step_subject(const std::string& model, const SubjectOptions& options
                     random_images({n, channels, size, size}, place), random_numbers({n}, classes, place)});
 }
 
-StepProfile profile_step(const StepSubject& subject, ProfileOptions options) {
+StepProfile profile_step(const StepSubject& subject, const ProfileOptions& options) {
   optim::Momentum optimizer(subject.model.parameters(), {.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4});
+  const fleet::detail::DistributedWhile distributed(optimizer, options.strategy);
   auto step = compile([&](const Tensor& x, const Tensor& y) {
     Tensor logits = subject.model(x);
     Tensor loss = subject.loss ? subject.loss(logits, y) : cross_entropy(logits, y);

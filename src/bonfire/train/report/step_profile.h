@@ -10,6 +10,7 @@
 #include <string>
 
 #include "bonfire/models/make.h"
+#include "bonfire/parallel/strategy.h"
 #include "bonfire/runtime/plan.h"
 
 namespace bonfire::train {
@@ -39,8 +40,9 @@ struct StepProfile {
 
 struct ProfileOptions {
   int steps = 12;  // 0: only compiles
+  DistributedStrategy strategy = {};
 };
-StepProfile profile_step(const StepSubject& subject, ProfileOptions options = {});
+StepProfile profile_step(const StepSubject& subject, const ProfileOptions& options = {});
 
 std::string to_string(const StepProfile& profile);  // a line per node, sums by op, and the whole
 std::string to_json(const StepProfile& profile);    // {"step_ms": ..., "nodes": [{"op": ..., "candidate": ...}, ...]}

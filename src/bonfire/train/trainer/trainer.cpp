@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bonfire/backend/cpu/device/threads.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
 #include "bonfire/base/machine.h"
@@ -12,8 +11,6 @@
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/data_parallel.h"
-#include "bonfire/passes/pass.h"
-#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/checkpoint/restart.h"
 #include "bonfire/train/config/config_rules.h"
 #include "bonfire/train/trainer/trainer_state.h"
@@ -66,8 +63,7 @@ void Trainer::trace_samples() { state_->samples_are_traced = true; }
 
 void Trainer::State::use_settings() const {
   check_config(config);
-  cpu::set_ops_in_flight(static_cast<int>(config.strategy.num_threads));
-  if (config.strategy.cpu_threads) cpu::set_cpu_threads(static_cast<int>(*config.strategy.cpu_threads));
+  fleet::prepare_devices(config.strategy);
 }
 
 void Trainer::State::prepare() {
@@ -86,12 +82,6 @@ void Trainer::State::prepare() {
   Span making(timeline.get(), kLoopTrack, "make model");
   const std::vector<Device> places = places_of(config);
   place = config.place == "auto" ? fleet::default_device() : places[static_cast<size_t>(fleet::rank()) % places.size()];
-  StepOptions& options = StepContext::current().options;
-  options.use_amp = config.strategy.use_amp;
-  options.fuse_bn_act_ops = config.strategy.fuse_bn_act_ops;
-  options.fuse_elewise_add_act_ops = config.strategy.fuse_elewise_add_act_ops;
-  options.fast_math = config.strategy.fast_math;
-  runtime::set_release_frequency(config.strategy.num_iteration_per_drop_scope);
   manual_seed(config.seed);
   make_model();
   open_loaders();
@@ -109,18 +99,12 @@ void Trainer::State::make_model() {
   }
   if (!own || !own->is_copied) model->to(place);
   optimizer = make_optimizer(config, model->parameters());
-  if (fleet::world_size() > 1) {
-    DistributedStrategy strategy = config.strategy;
-    strategy.accumulate_steps = 1;  // the loop counts and weighs batches itself, and has used these
-    strategy.num_threads = DistributedStrategy{}.num_threads;
-    strategy.cpu_threads.reset();
-    model = fleet::distributed_model(*model);
-    fleet::detail::distribute_optimizer(*optimizer, strategy);  // the environment has had its say in the configuration
-    local = fleet::local_sgd_of_job();
-    if (config.check_replicas) replicas.emplace(fleet::replicated(*model, *optimizer));
-  }
-  if (config.strategy.accumulate_steps > 1)
-    accumulation.emplace(*optimizer, config.strategy.accumulate_steps, fleet::Accumulation::Weights::given);
+  if (fleet::world_size() > 1) model = fleet::distributed_model(*model);
+  distributed.emplace(*optimizer, chosen_strategy(config));  // the environment has had its say in the configuration
+  local = fleet::local_sgd_of_job();
+  accumulation = fleet::accumulation_of_job();
+  if (accumulation != nullptr) accumulation->leave_weights_to_program();  // see agree()
+  if (fleet::world_size() > 1 && config.check_replicas) replicas.emplace(fleet::replicated(*model, *optimizer));
   if (config.ema_decay) average.emplace(*model, *optimizer, *config.ema_decay);
 }
 
@@ -312,6 +296,7 @@ RunEnds Trainer::run_whole() {
 
 RunEnds Trainer::run_as_rank() {
   State& s = *state_;
+  const State::WhileDistributed scope(s);
   if (s.config.num_gpus > 1 && fleet::world_size() == 1)
     throw_error<ConfigError>(
         "[train] num_gpus is {0}, and this process is alone; start {0} with: {1} train --nproc {0}", s.config.num_gpus,

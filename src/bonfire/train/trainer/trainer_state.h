@@ -102,8 +102,19 @@ struct Trainer::State {
   std::unique_ptr<CheckpointWriter> writer;  // only the first rank has one, and all where they hold slices
   bool writes_together = false;              // they do
   bool agreed_to_stop = false;               // by all ranks
-  LocalSgd* local = nullptr;                 // where ranks train on their own; the job's
-  std::optional<fleet::Accumulation> accumulation;
+
+  // What the strategy does in the steps of the thread that trains or evaluates, while it does.
+  std::optional<fleet::detail::DistributedWhile> distributed;
+  LocalSgd* local = nullptr;                    // where ranks train on their own; the job's
+  fleet::Accumulation* accumulation = nullptr;  // where gradients add up; the job's
+  struct WhileDistributed {
+    State& state;
+    ~WhileDistributed() {
+      state.local = nullptr;
+      state.accumulation = nullptr;
+      state.distributed.reset();
+    }
+  };
 
   // Where shares of the batch follow the ranks' speed.
   std::optional<Balance> balance;

@@ -34,7 +34,7 @@ class Trainer::State::Tally {
 
   void add(std::vector<Tensor> results, const data::Share& share) {
     samples_ += share.own;
-    if ((state_.step - 1) % state_.config.strategy.fetch_frequency != 0) return;
+    if (!fleet::fetch_due()) return;
     pending_.push_back({std::move(results), share.own});
     ++fetched_;
     if (pending_.size() > 2) read_one();
@@ -241,7 +241,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     ++step;
     note_samples(taken);
     updated = ++added == config.strategy.accumulate_steps || at.epoch != epoch || step == total_steps;
-    if (accumulation) accumulation->stand_at(added == 1, updated);
+    if (accumulation != nullptr) accumulation->stand_at(added == 1, updated);
     if (updated) added = 0;
     due = {due.evaluation || due_by_clock.evaluation || evaluations->by_steps(step),
            due.checkpoint || due_by_clock.checkpoint || checkpoints->by_steps(step)};
