@@ -7,6 +7,7 @@
 #include "bonfire/train/config/config.h"
 #include "bonfire/train/report/describe.h"
 #include "bonfire/train/report/model_table.h"
+#include "bonfire/train/report/shards_table.h"
 #include "bonfire/train/report/step_profile.h"
 #include "tools/command.h"
 
@@ -35,9 +36,18 @@ train::Description description_of(const InspectWanted& wanted) {
       throw_error<ConfigError>("[inspect] samples wants a run or a checkpoint: inspect samples runs/1");
     return train::describe_samples(wanted.settings[0]);
   }
+  if (wanted.subject == "shards") {
+    const std::vector<std::string>& settings = wanted.settings;
+    const bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
+    const std::span<const std::string> overrides = std::span(settings).subspan(has_file ? 1 : 0);
+    const train::Config config =
+        has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+    return {train::shards_table(subject_of(config, config.batch_size), config)};
+  }
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
-      throw_error<ConfigError>("[inspect] settings go with model, graph and plan, not with '{}'", wanted.subject);
+      throw_error<ConfigError>("[inspect] settings go with model, graph, plan and shards, not with '{}'",
+                               wanted.subject);
     return train::describe(wanted.subject);
   }
   train::Config config = train::default_config(wanted.settings);
@@ -71,12 +81,14 @@ void add_inspect(Command program) {
       "code 1: not\n"
       "bonfire inspect model model=resnet18                    layers, parameters, FLOPs, memory\n"
       "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
-      "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share");
+      "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share\n"
+      "bonfire inspect shards model=bert_mini mesh.tensor=2    what each of two ranks holds, and what they gather");
   auto wanted = std::make_shared<InspectWanted>();
   command.argument("subject", wanted->subject,
-                   "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan");
+                   "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan, shards");
   command.arguments("settings", wanted->settings,
-                    "of samples: the run; of model, graph and plan: model=, batch_size=, strategy.use_amp= ...");
+                    "of samples: the run; of model, graph, plan and shards: model=, batch_size=, strategy.use_amp= "
+                    "...; shards: a YAML file first");
   command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
   command.option("--json", wanted->json, "plan: one JSON object");
   command.option("--steps", wanted->steps, "plan: steps to time (12)");

@@ -14,11 +14,15 @@ TEST(Mesh, RanksAlongTensorAreNeighbours) {
   const Mesh mesh = Mesh::of(7, 12, {.pipeline = 3, .tensor = 2});
   EXPECT_EQ(to_string(mesh), "data 2 × pipeline 3 × tensor 2");
   EXPECT_EQ(mesh.place(Axis::data), 1);
-  EXPECT_EQ(mesh.place(Axis::pipeline), 0);
+  EXPECT_EQ(mesh.place(Axis::pipeline), 1);
   EXPECT_EQ(mesh.place(Axis::tensor), 1);
   EXPECT_EQ(mesh.ranks_along(Axis::tensor), (std::vector<int>{6, 7}));
-  EXPECT_EQ(mesh.ranks_along(Axis::pipeline), (std::vector<int>{7, 9, 11}));
-  EXPECT_EQ(mesh.ranks_along(Axis::data), (std::vector<int>{1, 7}));
+  EXPECT_EQ(mesh.ranks_along(Axis::pipeline), (std::vector<int>{3, 7, 11}));
+  EXPECT_EQ(mesh.ranks_along(Axis::data), (std::vector<int>{5, 7}));
+  const Mesh other = Mesh::of(7, 12, {.pipeline = 3, .tensor = 2, .order = {Axis::pipeline, Axis::data, Axis::tensor}});
+  EXPECT_EQ(other.ranks_along(Axis::pipeline), (std::vector<int>{6, 7, 8}));
+  EXPECT_EQ(other.ranks_along(Axis::data), (std::vector<int>{7, 10}));
+  EXPECT_EQ(other.ranks_along(Axis::tensor), (std::vector<int>{1, 7}));
 }
 
 // Whatever the sizes: each rank has a place of its own, and lines along an axis share all ranks out.

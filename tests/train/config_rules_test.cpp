@@ -65,15 +65,49 @@ TEST(ConfigRules, AnOptimizerWithoutMomentumRefusesOne) {
 }
 
 TEST(ConfigRules, KeysOfFeaturesThatAreNotThereYetAreNotCalledMisspelt) {
-  for (const char* key : {"strategy.sharding=optimizer", "strategy.offload_optimizer=true", "strategy.mode=ps",
-                          "strategy.ps.mode=geo", "strategy.use_tf32=false", "mesh.data=2", "mesh=2",
-                          "pipeline.micro_batches=4", "tensor.split=1", "placement.fc=cpu:1", "memory_budget=6GB"}) {
+  for (const char* key :
+       {"strategy.sharding=optimizer", "strategy.offload_optimizer=true", "strategy.mode=ps", "strategy.ps.mode=geo",
+        "strategy.use_tf32=false", "pipeline.micro_batches=4", "placement.fc=cpu:1", "memory_budget=6GB"}) {
     std::string name = std::string(key).substr(0, std::string_view(key).find('='));
     EXPECT_EQ(message({key}), "[config] command line: " + name + " is not available yet; leave it out");
   }
-  EXPECT_EQ(message({}, "mesh: {data: 2, pipeline: 2}\n"),
-            "[config] a.yaml:1: mesh.data is not available yet; leave it out");
+  EXPECT_EQ(message({"mesh.pipeline=2"}), "[config] mesh.pipeline is not available yet; leave it out");
   EXPECT_NE(message({"meshes=2"}).find("there is no key"), std::string::npos);
+}
+
+TEST(ConfigRules, WhatRanksShareOutIsAMapFromPathsToAxes) {
+  const std::string yaml = "mesh: {tensor: 2}\ntensor: {split: {\"*.query.weight\": 0, qkv.weight: 0/3}}\n";
+  const Config config = parse_config(yaml, "a.yaml", Words{"tensor.split.fc.weight=1"});
+  ASSERT_EQ(config.tensor_split.size(), 3U);
+  EXPECT_EQ(config.tensor_split.at("*.query.weight").axis, 0);
+  EXPECT_EQ(config.tensor_split.at("qkv.weight").blocks, 3);
+  EXPECT_EQ(config.tensor_split.at("fc.weight").axis, 1);
+  EXPECT_EQ(to_yaml(parse_config(to_yaml(config), "b.yaml")), to_yaml(config));
+  EXPECT_EQ(message({"mesh.tensor=2", "tensor.split.fc.weight=rows"}),
+            "[config] command line: tensor.split.fc.weight is 'rows', expected an axis (0), or an axis and how many "
+            "matrices are packed (0/3)");
+  EXPECT_NE(message({"tensor.split.fc.weight=0"}).find("tensor.split has no effect without mesh.tensor above 1"),
+            std::string::npos);
+}
+
+TEST(ConfigRules, WhatDoesNotGoWithATensorAxisIsRefusedWithAReason) {
+  EXPECT_EQ(message({"mesh.tensor=2"}), "no ConfigError");
+  EXPECT_NE(message({"mesh.tensor=2", "balance=auto"}).find("share the same ones; leave one of them out"),
+            std::string::npos);
+  EXPECT_NE(message({"mesh.tensor=2", "strategy.use_local_sgd=true"}).find("share the work of each layer; leave one"),
+            std::string::npos);
+}
+
+TEST(ConfigRules, AMeshNamesItsAxesOnce) {
+  EXPECT_EQ(message({}, "mesh: {data: 2}\n"), "no ConfigError");
+  EXPECT_EQ(message({"mesh.order=[data, tensor]"}),
+            "[config] mesh.order is [data, tensor], expected data, pipeline and tensor, each once: [tensor, data, "
+            "pipeline]");
+  EXPECT_NE(message({"mesh.order=[data, tensor, rows]"}).find("mesh.order is 'rows', expected one of"),
+            std::string::npos);
+  EXPECT_NE(message({"mesh=2"}).find("it is a section"), std::string::npos);
+  const MeshSizes sizes = mesh_of(default_config(Words{"mesh.data=3", "mesh.order=[data, pipeline, tensor]"}));
+  EXPECT_EQ(to_string(sizes), "data 3 × pipeline 1 × tensor 1, order data, pipeline, tensor");
 }
 
 TEST(ConfigLimits, WhatThisMachineCannotDoIsRefusedWithTheLimit) {

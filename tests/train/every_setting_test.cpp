@@ -243,6 +243,10 @@ const std::vector<Row>& rows() {
       {"strategy.use_recompute", G::compiled, {}, "", "strategy.use_recompute=true"},
       {"strategy.recompute_segments", G::compiled, {}, "", "strategy.recompute_segments=[fc1]"},
       {"scale_lr", G::ranks, {}, "scale_lr=false", "scale_lr=true"},
+      {"mesh.data", G::ranks, {}, "mesh.data=2", "mesh.data=3"},  // there are two
+      {"mesh.pipeline", G::ranks, {}, "mesh.pipeline=1", "mesh.pipeline=2"},
+      {"mesh.tensor", G::ranks, {}, "mesh.tensor=1", "mesh.tensor=2"},
+      {"tensor.split", G::ranks, {"mesh.tensor=2"}, "", "tensor.split.fc1.rows=0"},  // there is no such parameter
       {"balance", G::ranks, {"batch_size=1", "limit=4"}, "balance=equal", "balance=auto"},
       {"strategy.nccl_comm_num",
        G::ranks,
@@ -279,6 +283,7 @@ struct Elsewhere {
 };
 constexpr Elsewhere kElsewhere[] = {
     {"strategy.num_threads", "runtime/devices_test.cpp", "IndependentOpsOfOneDeviceRunTogether"},
+    {"mesh.order", "graph/mesh_test.cpp", "RanksAlongTensorAreNeighbours"},
     {"backend", "launch/equality_test.cpp", "TrainingIsThatOfOneRankOnEveryBackend"},
     {"check_replicas", "parallel/replica_check_test.cpp", "AFlippedBitIsNamedWithItsRank"},
     {"collective_timeout", "launch/frozen_test.cpp", "AreNamedByAllWithTheirStepAndCollective"},

@@ -18,7 +18,8 @@ LineFacts facts(Progress::Doing doing) {
                         .steps_per_epoch = 312,
                         .total_steps = 936,
                         .batch_size = 64,
-                        .ranks = 2},
+                        .ranks = 2,
+                        .replicas = 2},
                 .now = {.doing = doing, .epoch = 2, .step = 412, .done = 100, .all = 312}};
   all.report = StepReport{.epoch = 2,
                           .step = 400,

@@ -7,6 +7,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/collective_op.h"
 #include "bonfire/comm/reduce.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/kernel/kernel.h"
 
 namespace bonfire::comm {
@@ -158,6 +159,7 @@ const Op& registered_all_reduce_op = register_collective(
     {.name = "all_reduce",
      .infer = infer_all_reduce,
      .gradient = all_reduce_gradient,
+     .shard = shard_one_by_one,
      .traits = Trait::one_by_one,
      .amp_of = all_reduce_amp},
     [](const Attributes& attributes) { return fmt::format("{} of ", name_of(reduce_of(attributes))); });

@@ -97,6 +97,12 @@ std::vector<const Op*> all_ops() {
   return ops;
 }
 
+const Op& op_of_id(int id) {
+  OpRegistry& registry = op_registry();
+  std::lock_guard lock(registry.mutex);
+  return registry.ops.at(static_cast<size_t>(id) - 1);
+}
+
 const Op& find_op(std::string_view name) {
   OpRegistry& registry = op_registry();
   std::lock_guard lock(registry.mutex);

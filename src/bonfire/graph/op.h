@@ -6,6 +6,7 @@
 //   Tensor tanh(const Tensor& x) { return trace_op(tanh_op, {x}); }
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -17,6 +18,8 @@
 namespace bonfire {
 
 struct Op;
+struct ShardContext;
+struct ShardAnswer;
 
 // What a shape rule sees. It returns the outputs' specs or throws a ShapeError that names the op and the shapes.
 struct InferContext {
@@ -51,6 +54,8 @@ class GradientContext {
 };
 using Tensors = base::InlineVector<Tensor, 3>;
 using GradientRule = Tensors (*)(const GradientContext&);
+// How the op computes on parts of values (graph/sharding.h). Nothing: on whole ones.
+using ShardRule = std::optional<ShardAnswer> (*)(const ShardContext&);
 
 // What general passes ask of an op, and not its name. A fusion matches the ops that it fuses.
 struct Trait {
@@ -79,6 +84,7 @@ struct Op {
   std::string name;
   InferRule infer = nullptr;
   GradientRule gradient = nullptr;  // absent: reaching it in a backward pass is a clear error
+  ShardRule shard = nullptr;        // absent: what ranks have parts of is gathered for it
   uint32_t traits = 0;
   AmpRule amp = AmpRule::follow;
   AmpRule (*amp_of)(const Attributes&) = nullptr;  // where it differs from node to node: instead of `amp`
@@ -92,6 +98,7 @@ struct Op {
 // Makes an op known for the life of the program. A second op of that name is an error.
 const Op& register_op(Op op);
 const Op& find_op(std::string_view name);  // ConfigError with the nearest name when there is none
+const Op& op_of_id(int id);                // Op::id
 
 // A tensor in the list of an op's inputs: not a copy, which would count its holders up and down.
 struct OpInput {

@@ -46,7 +46,16 @@ AlexNet::AlexNet(const AlexNetOptions& options)
     : Callable("AlexNet"),
       features_(register_module("features", make_features(options.in_channels))),
       avgpool_(register_module("avgpool", nn::AdaptiveAvgPool2d({6, 6}))),
-      classifier_(register_module("classifier", make_classifier(options))) {}
+      classifier_(register_module("classifier", make_classifier(options))) {
+  set_splits({{"features.0.*", 0},
+              {"features.3.weight", 1},
+              {"features.6.*", 0},
+              {"features.8.weight", 1},
+              {"features.10.*", 0},
+              {"classifier.1.weight", 1},
+              {"classifier.4.*", 0},
+              {"classifier.6.weight", 1}});
+}
 
 Tensor AlexNet::forward(const Tensor& x) const { return classifier_(flatten(avgpool_(features_(x)), 1)); }
 

@@ -228,6 +228,15 @@ BertForMaskedLM::BertForMaskedLM(const BertOptions& options) : Callable("BertFor
   BertModel bert = register_module("bert", BertModel(options));
   Head cls = register_module("cls", Head(options, bert.embeddings.words.weight));
   parts_ = std::make_shared<const Parts>(Parts{bert, cls});
+  // Heads, and features between the two layers of a block; the vocabulary, where ranks can share it.
+  std::vector<nn::Split> splits{{"*.output.dense.weight", 1},
+                                {"bert.embeddings.word_embeddings.weight", 0},
+                                {"cls.predictions.bias", 0},
+                                {"*.intermediate.dense.weight", 0},
+                                {"*.intermediate.dense.bias", 0}};
+  for (const char* part : {"query", "key", "value"})
+    for (const char* name : {"weight", "bias"}) splits.push_back({fmt::format("*.self.{}.{}", part, name), 0});
+  set_splits(std::move(splits));
 }
 
 Tensor BertForMaskedLM::forward(const Tensor& tokens, const BertInputs& inputs) const {

@@ -10,7 +10,9 @@ MnistCnn::MnistCnn(const MnistOptions& options)
     : Callable("MnistCnn"),
       conv1_(register_module("conv1", nn::Conv2d({.in = options.in_channels, .out = 20, .kernel = {5}}))),
       conv2_(register_module("conv2", nn::Conv2d({.in = 20, .out = 20, .kernel = {5}}))),
-      fc_(register_module("fc", nn::Linear({.in = 320, .out = options.classes}))) {}
+      fc_(register_module("fc", nn::Linear({.in = 320, .out = options.classes}))) {
+  set_splits({{"conv1.weight", 0}, {"conv1.bias", 0}, {"conv2.weight", 1}});
+}
 
 Tensor MnistCnn::forward(const Tensor& x) const {
   Tensor y = max_pool2d(relu(conv1_(x)), {.kernel = {2}});  // [N, 20, 12, 12]
@@ -25,7 +27,14 @@ LeNet::LeNet(const MnistOptions& options)
       conv2_(register_module("conv2", nn::Conv2d({.in = 6, .out = 16, .kernel = {5}}))),
       fc1_(register_module("fc1", nn::Linear({.in = 400, .out = 120}))),
       fc2_(register_module("fc2", nn::Linear({.in = 120, .out = 84}))),
-      fc3_(register_module("fc3", nn::Linear({.in = 84, .out = options.classes}))) {}
+      fc3_(register_module("fc3", nn::Linear({.in = 84, .out = options.classes}))) {
+  set_splits({{"conv1.weight", 0},
+              {"conv1.bias", 0},
+              {"conv2.weight", 1},
+              {"fc1.weight", 0},
+              {"fc1.bias", 0},
+              {"fc2.weight", 1}});
+}
 
 Tensor LeNet::forward(const Tensor& x) const {
   Tensor y = avg_pool2d(relu(conv1_(x)), {.kernel = {2}});  // [N, 6, 14, 14]
@@ -43,6 +52,12 @@ Mlp::Mlp(const MlpOptions& options) : Callable("Mlp") {
     layers_.push_back(register_module(name, nn::Linear({.in = in, .out = out})));
     in = out;
   }
+  std::vector<nn::Split> splits;  // columns of one layer, rows of the next
+  for (size_t i = 0; i + 1 < layers_.size(); i += 2) {
+    const std::string first = layers_[i].name(), second = layers_[i + 1].name();
+    splits.insert(splits.end(), {{first + ".weight", 0}, {first + ".bias", 0}, {second + ".weight", 1}});
+  }
+  set_splits(std::move(splits));
 }
 
 Tensor Mlp::forward(const Tensor& x) const {

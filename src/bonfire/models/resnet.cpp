@@ -113,6 +113,15 @@ nn::AnyModule make_pool(bool small_images) {
   return nn::MaxPool2d({.kernel = {3}, .stride = {2}, .padding = {1}});
 }
 
+// Of each block the channels between its last two convolutions: all that one makes and the next reads.
+std::vector<nn::Split> make_splits(bool bottleneck) {
+  const std::string conv = bottleneck ? "layer*.conv2" : "layer*.conv1",
+                    norm = bottleneck ? "layer*.bn2" : "layer*.bn1",
+                    next = bottleneck ? "layer*.conv3" : "layer*.conv2";
+  return {{conv + ".weight", 0},       {norm + ".weight", 0},      {norm + ".bias", 0},
+          {norm + ".running_mean", 0}, {norm + ".running_var", 0}, {next + ".weight", 1}};
+}
+
 int64_t features_of(const ResNetShape& shape) {
   return 512 * (shape.bottleneck ? Bottleneck::kExpansion : BasicBlock::kExpansion);
 }
@@ -132,6 +141,7 @@ ResNet::ResNet(const ResNetShape& shape, const ResNetOptions& options)
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i] = register_module("layer" + std::to_string(i + 1), layers_[i]);
   avgpool_ = register_module("avgpool", avgpool_);
   fc_ = register_module("fc", fc_);
+  set_splits(make_splits(shape.bottleneck));
 }
 
 Tensor ResNet::forward(const Tensor& x) const {

@@ -22,7 +22,15 @@ TwoHeaded::TwoHeaded(const TwoHeadedOptions& options)
       conv3_(register_module("conv3", halving_conv(32, 64))),
       bn3_(register_module("bn3", nn::BatchNorm2d({.channels = 64}))),
       box_(register_module("box", nn::Linear({.in = 64, .out = 4}))),
-      cls_(register_module("cls", nn::Linear({.in = 64, .out = options.classes}))) {}
+      cls_(register_module("cls", nn::Linear({.in = 64, .out = options.classes}))) {
+  std::vector<nn::Split> splits{{"conv2.weight", 1}, {"cls.weight", 1}, {"box.weight", 1}};
+  for (const std::string number : {"1", "3"}) {
+    for (const char* name : {".weight", ".bias"}) splits.push_back({"conv" + number + name, 0});
+    for (const char* name : {".weight", ".bias", ".running_mean", ".running_var"})
+      splits.push_back({"bn" + number + name, 0});
+  }
+  set_splits(std::move(splits));
+}
 
 TwoHeadedResult TwoHeaded::forward(const Tensor& x) const {
   Tensor y = relu(bn1_(conv1_(x)));

@@ -55,13 +55,40 @@ nn::Sequential make_classifier(const VggOptions& options) {
                          classifier_layer(4096, options.classes)});
 }
 
+// Output channels of one convolution, with what norms them, and input channels of the next; the classifier goes on so.
+std::vector<nn::Split> make_splits(int depth, bool batch_norm) {
+  std::vector<nn::Split> splits;
+  bool columns = true;
+  auto add = [&](const std::string& layer, const std::string& norm) {
+    splits.push_back({layer + ".weight", columns ? 0 : 1});
+    if (columns) splits.push_back({layer + ".bias", 0});
+    if (columns && !norm.empty())
+      for (const char* name : {".weight", ".bias", ".running_mean", ".running_var"}) splits.push_back({norm + name, 0});
+    columns = !columns;
+  };
+  int place = 0;  // in the features
+  for (int convolutions : stages_of(depth)) {
+    for (int i = 0; i < convolutions; ++i) {
+      add(fmt::format("features.{}", place), batch_norm ? fmt::format("features.{}", place + 1) : "");
+      place += batch_norm ? 3 : 2;
+    }
+    ++place;  // the pooling
+  }
+  add("classifier.0", "");
+  add("classifier.3", "");
+  if (!columns) add("classifier.6", "");
+  return splits;
+}
+
 }  // namespace
 
 Vgg::Vgg(int depth, bool batch_norm, const VggOptions& options)
     : Callable("VGG"),
       features_(register_module("features", make_features(depth, batch_norm, options.in_channels))),
       avgpool_(register_module("avgpool", nn::AdaptiveAvgPool2d({7, 7}))),
-      classifier_(register_module("classifier", make_classifier(options))) {}
+      classifier_(register_module("classifier", make_classifier(options))) {
+  set_splits(make_splits(depth, batch_norm));
+}
 
 Tensor Vgg::forward(const Tensor& x) const { return classifier_(flatten(avgpool_(features_(x)), 1)); }
 

@@ -17,6 +17,7 @@ struct Module::State {
   bool shows_equal_children_once = false;
   std::vector<std::pair<std::string, Parameter>> parameters;
   StateDict buffers;
+  std::vector<Split> splits;
   std::vector<std::pair<std::string, Module>> children;
 };
 
@@ -161,6 +162,8 @@ void Module::add_child(const std::string& name, const Module& module) {
   state_->children.emplace_back(name, module).second.name_ = name;
 }
 
+const std::vector<Split>& Module::splits() const { return state_->splits; }
+void Module::set_splits(std::vector<Split> splits) { state_->splits = std::move(splits); }
 void Module::set_details(std::string details) { state_->details = std::move(details); }
 
 void Module::show_equal_children_once() { state_->shows_equal_children_once = true; }

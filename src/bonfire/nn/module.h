@@ -26,6 +26,7 @@
 
 #include "bonfire/graph/trace.h"
 #include "bonfire/graph/variable.h"
+#include "bonfire/nn/split.h"
 #include "bonfire/nn/state_dict.h"
 
 namespace bonfire::nn {
@@ -41,6 +42,9 @@ class Module {
   std::vector<std::pair<std::string, Parameter>> named_parameters() const;
   StateDict named_buffers() const;
   StateDict state_dict() const;  // parameters and buffers; a tied one under each of its names
+
+  // How ranks along a tensor axis may share out what it holds; empty: it has no plan for that.
+  const std::vector<Split>& splits() const;
 
   // For this module and all inside it.
   void train(bool training = true) const;
@@ -71,6 +75,7 @@ class Module {
     static_cast<Module&>(module).name_ = name;
     return module;
   }
+  void set_splits(std::vector<Split> splits);
   void set_details(std::string details);  // what the tree prints after the type: "1, 20, kernel_size=(5, 5)"
   void show_equal_children_once();        // in the tree: "(0-3): 4 x Linear(…)"
 

@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
@@ -59,8 +60,34 @@ OutputSpecs infer_attention_gradient(const InferContext& context) {
 
 constexpr uint32_t input_bit(int input) { return 1U << input; }
 
+// By heads, which do not know of each other. `first` is q's place among the inputs.
+ShardRuleResult shard_heads(const ShardContext& c, size_t first) {
+  constexpr int kHeads = 1;
+  const std::optional<size_t> split = c.first_split();
+  const Shape &q = c.inputs[first].shape, &k = c.inputs[first + 1].shape;
+  const Sharding heads = Sharding::split(kHeads, split ? c.shardings[*split].blocks : 1);
+  if (!split || !c.shardings[*split].is_split(kHeads) || heads.blocks != 1 || !c.can_split(q, heads)) return {};
+  if (c.attributes.has("whole")) return {};  // it is a slice already
+  ShardAnswer answer = c.on_whole();
+  for (size_t i = 0; i < first + 3; ++i) answer.inputs[i] = heads;
+  if (c.attributes.flag("has_mask")) {
+    const Shape& mask = c.inputs[first + 3].shape;
+    const int own = mask.rank() - 3;  // its axis for heads
+    if (own >= 0 && mask[own] == q[kHeads]) answer.inputs[first + 3] = Sharding::split(own);
+  }
+  for (Sharding& output : answer.outputs) output = heads;
+  if (c.attributes.number("dropout") > 0)
+    set_slice(
+        answer.attributes,
+        {.whole = {q[0], q[1], q[2], k[2]}, .offset = {0, c.place * (q[1] / c.parts), 0, 0}, .stride = {1, 1, 1, 1}});
+  return answer;
+}
+ShardRuleResult shard_attention(const ShardContext& c) { return shard_heads(c, 0); }
+ShardRuleResult shard_attention_gradient(const ShardContext& c) { return shard_heads(c, 3); }
+
 const Op& attention_gradient_op = register_op({.name = "attention_gradient",
                                                .infer = infer_attention_gradient,
+                                               .shard = shard_attention_gradient,
                                                .amp = AmpRule::low,
                                                .amp_keeps = input_bit(2) | input_bit(6)});
 
@@ -79,6 +106,7 @@ Tensors attention_rule(const GradientContext& c) {
 const Op& attention_op = register_op({.name = "attention",
                                       .infer = infer_attention,
                                       .gradient = attention_rule,
+                                      .shard = shard_attention,
                                       .amp = AmpRule::low,
                                       .amp_keeps = input_bit(3)});
 

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
@@ -132,14 +133,36 @@ OutputSpecs infer_act_gradient_apply(const InferContext& context) {
 
 Tensors normalize_gradient(const GradientContext& c);
 
-const Op& statistics_op =
-    register_op({.name = "batch_norm_statistics", .infer = infer_statistics, .traits = Trait::reduction});
-const Op& normalize_op = register_op(
-    {.name = "batch_norm_normalize", .infer = infer_normalize, .gradient = normalize_gradient, .traits = Trait::cheap});
-const Op& gradient_sums_op =
-    register_op({.name = "batch_norm_gradient_sums", .infer = infer_gradient_sums, .traits = Trait::reduction});
-const Op& gradient_apply_op = register_op({.name = "batch_norm_gradient_apply", .infer = infer_gradient_apply});
-const Op& update_running_op = register_op({.name = "batch_norm_update_running", .infer = infer_update_running});
+// By channels, each of which has statistics of its own: axis 1 of images, the only one of values per channel.
+ShardRuleResult shard_per_channel(const ShardContext& c) {
+  auto axis_of = [](const Shape& shape) { return shape.rank() == 1 ? 0 : 1; };
+  const std::optional<size_t> leader = c.first_split();
+  if (!leader || !c.shardings[*leader].is_split(axis_of(c.inputs[*leader].shape))) return {};
+  const int64_t blocks = c.shardings[*leader].blocks;
+  ShardAnswer answer = c.on_whole();
+  for (size_t i = 0; i < c.inputs.size(); ++i) answer.inputs[i] = Sharding::split(axis_of(c.inputs[i].shape), blocks);
+  for (size_t i = 0; i < c.outputs.size(); ++i)
+    answer.outputs[i] = Sharding::split(axis_of(c.outputs[i].shape), blocks);
+  return answer;
+}
+
+const Op& statistics_op = register_op({.name = "batch_norm_statistics",
+                                       .infer = infer_statistics,
+                                       .shard = shard_per_channel,
+                                       .traits = Trait::reduction});
+const Op& normalize_op = register_op({.name = "batch_norm_normalize",
+                                      .infer = infer_normalize,
+                                      .gradient = normalize_gradient,
+                                      .shard = shard_per_channel,
+                                      .traits = Trait::cheap});
+const Op& gradient_sums_op = register_op({.name = "batch_norm_gradient_sums",
+                                          .infer = infer_gradient_sums,
+                                          .shard = shard_per_channel,
+                                          .traits = Trait::reduction});
+const Op& gradient_apply_op =
+    register_op({.name = "batch_norm_gradient_apply", .infer = infer_gradient_apply, .shard = shard_per_channel});
+const Op& update_running_op =
+    register_op({.name = "batch_norm_update_running", .infer = infer_update_running, .shard = shard_per_channel});
 const Op& act_op = register_op({.name = "batch_norm_act", .infer = infer_act, .traits = Trait::cheap});
 const Op& act_gradient_sums_op =
     register_op({.name = "batch_norm_act_gradient_sums", .infer = infer_act_gradient_sums, .traits = Trait::reduction});

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/shape_ops.h"
@@ -140,15 +141,67 @@ Tensors weight_gradient_gradient(const GradientContext& c) {  // g stands where 
           c.needs(1) ? input_gradient(dy, g, x.shape(), c.attributes()) : Tensor()};
 }
 
-const Op& conv2d_op =
-    register_op({.name = "conv2d", .infer = infer_conv2d, .gradient = conv2d_gradient, .amp = AmpRule::low});
+// Each of the three ops joins two of image [N, C, …], weight [O, C, …] and result [N, O, …] to the third. Channels that
+// both operands have are summed over, so parts of them give partial sums; others are channels of the third. `shared`:
+// the axis, of each operand, of what both have; `own`: that of channels that it alone has, `given`: where the third has
+// these (-1: it has none). `groups`: of both operands and the result, the axis along which groups stand side by side.
+struct ChannelAxes {
+  int shared[2], own[2], given[2], groups[3];
+};
+
+ShardRuleResult shard_channels(const ShardContext& c, const ChannelAxes& axes) {
+  const std::optional<size_t> leader = c.first_split();
+  if (!leader) return {};
+  ShardAnswer answer = c.on_whole();
+  if (const int64_t groups = c.attributes.integer("groups"); groups > 1) {  // by groups, all three of them
+    const int in[] = {axes.groups[0], axes.groups[1]};
+    const Sharding& split = c.shardings[*leader];
+    if (groups % c.parts != 0 || !split.is_split(in[*leader]) || split.blocks != 1) return {};
+    for (size_t i : {0, 1}) answer.inputs[i] = Sharding::split(in[i]);
+    answer.outputs[0] = Sharding::split(axes.groups[2]);
+    answer.attributes.set({"groups", groups / c.parts});
+    return answer;
+  }
+  size_t by = *leader;  // where both are split otherwise, the smaller one is gathered
+  const bool summed[] = {c.shardings[0].is_split(axes.shared[0]), c.shardings[1].is_split(axes.shared[1])};
+  if (!summed[by] && !c.shardings[by].is_split(axes.own[by])) by = 1 - by;
+  const Sharding& split = c.shardings[by];
+  answer.inputs[by] = split;
+  if (split.is_split(axes.shared[by])) {
+    answer.inputs[1 - by] = Sharding::split(axes.shared[1 - by], split.blocks);
+    answer.outputs[0] = Sharding::partial();
+  } else if (split.is_split(axes.own[by])) {
+    answer.outputs[0] = Sharding::split(axes.given[by], split.blocks);
+  } else {
+    return {};
+  }
+  return answer;
+}
+
+// image and weight → result: [N, C], [O, C] → [N, O]
+ShardRuleResult shard_conv2d(const ShardContext& c) {
+  return shard_channels(c, {.shared = {1, 1}, .own = {-1, 0}, .given = {-1, 1}, .groups = {1, 0, 1}});
+}
+// dy and weight → dx: [N, O], [O, C] → [N, C]
+ShardRuleResult shard_input_gradient(const ShardContext& c) {
+  return shard_channels(c, {.shared = {1, 0}, .own = {-1, 1}, .given = {-1, 1}, .groups = {1, 0, 1}});
+}
+// dy and image → dweight: [N, O], [N, C] → [O, C], summed over images
+ShardRuleResult shard_weight_gradient(const ShardContext& c) {
+  return shard_channels(c, {.shared = {0, 0}, .own = {1, 1}, .given = {0, 1}, .groups = {1, 1, 0}});
+}
+
+const Op& conv2d_op = register_op(
+    {.name = "conv2d", .infer = infer_conv2d, .gradient = conv2d_gradient, .shard = shard_conv2d, .amp = AmpRule::low});
 const Op& conv2d_input_gradient_op = register_op({.name = "conv2d_input_gradient",
                                                   .infer = infer_input_gradient,
                                                   .gradient = input_gradient_gradient,
+                                                  .shard = shard_input_gradient,
                                                   .amp = AmpRule::low});
 const Op& conv2d_weight_gradient_op = register_op({.name = "conv2d_weight_gradient",
                                                    .infer = infer_weight_gradient,
                                                    .gradient = weight_gradient_gradient,
+                                                   .shard = shard_weight_gradient,
                                                    .amp = AmpRule::low});
 const Op& conv2d_bias_act_op =
     register_op({.name = "conv2d_bias_act", .infer = infer_conv2d_bias_act, .amp = AmpRule::low});

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/random_places.h"
@@ -19,8 +20,27 @@ OutputSpecs infer_dropout(const InferContext& context) {  // x, key
 
 Tensors dropout_rule(const GradientContext& c);
 
-const Op& dropout_op =
-    register_op({.name = "dropout", .infer = infer_dropout, .gradient = dropout_rule, .traits = Trait::random});
+// A part draws the numbers that it has in the whole.
+ShardRuleResult shard_dropout(const ShardContext& c) {
+  const Sharding& split = c.shardings[0];
+  if (!split.is_split() || split.blocks != 1 || c.attributes.has("whole")) return {};
+  const Shape& whole = c.inputs[0].shape;
+  RandomSlice slice{.whole = whole, .offset = whole, .stride = whole};
+  for (int i = 0; i < whole.rank(); ++i) {
+    slice.offset[i] = i == split.axis ? c.place * (whole[i] / c.parts) : 0;
+    slice.stride[i] = 1;
+  }
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = answer.outputs[0] = split;
+  set_slice(answer.attributes, slice);
+  return answer;
+}
+
+const Op& dropout_op = register_op({.name = "dropout",
+                                    .infer = infer_dropout,
+                                    .gradient = dropout_rule,
+                                    .shard = shard_dropout,
+                                    .traits = Trait::random});
 
 // The same mask and scale applied to dy.
 Tensors dropout_rule(const GradientContext& c) {

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
@@ -70,10 +71,30 @@ Tensor to_input(const GradientContext& context, size_t i, const Tensor& dx) {
   return sum_to(dx, context.input_spec(i));
 }
 
-const Op& make_op(const char* name, ElementwiseFunction function, InferRule infer, GradientRule gradient) {
+// Of partial sums: a sum of them is one, and what is whole waits until they are complete.
+ShardRuleResult shard_add(const ShardContext& c) {
+  if (c.first_split()) return shard_elementwise(c);
+  ShardAnswer answer = c.on_whole();
+  for (size_t i : {0, 1}) {
+    if (!c.shardings[i].is_partial()) continue;
+    if (!(c.inputs[i] == c.outputs[0])) return {};  // of another shape or type: completed first
+    answer.inputs[i] = answer.outputs[0] = Sharding::partial();
+  }
+  answer.adds_later = true;
+  return answer;
+}
+
+// Linear in the first input where the second is whole.
+ShardRuleResult shard_scaled(const ShardContext& c) {
+  return !c.first_split() && c.shardings[1].is_partial() ? std::nullopt : shard_linear(c);
+}
+
+const Op& make_op(const char* name, ElementwiseFunction function, InferRule infer, GradientRule gradient,
+                  ShardRule shard = shard_elementwise) {
   return register_op({.name = name,
                       .infer = infer,
                       .gradient = gradient,
+                      .shard = shard,
                       .traits = Trait::elementwise | Trait::cheap,
                       .elementwise_function = static_cast<int>(function)});
 }
@@ -127,10 +148,10 @@ Tensors extremum_gradient(Context c) {
           c.needs(1) ? to_input(c, 1, share * second) : Tensor()};
 }
 
-const Op& add_op = make_op("add", F::add, infer_arithmetic, add_gradient);
+const Op& add_op = make_op("add", F::add, infer_arithmetic, add_gradient, shard_add);
 const Op& sub_op = make_op("sub", F::sub, infer_arithmetic, sub_gradient);
-const Op& mul_op = make_op("mul", F::mul, infer_arithmetic, mul_gradient);
-const Op& div_op = make_op("div", F::div, infer_float, div_gradient);
+const Op& mul_op = make_op("mul", F::mul, infer_arithmetic, mul_gradient, shard_scaled);
+const Op& div_op = make_op("div", F::div, infer_float, div_gradient, shard_scaled);
 const Op& pow_op = make_op("pow", F::pow, infer_arithmetic, pow_gradient);
 const Op& maximum_op = make_op("maximum", F::maximum, infer_arithmetic, extremum_gradient);
 const Op& minimum_op = make_op("minimum", F::minimum, infer_arithmetic, extremum_gradient);
@@ -197,7 +218,7 @@ Tensors silu_rule(Context c) {
   return {dy * (s + x * s * (1.0 - s))};
 }
 
-const Op& negative_op = make_op("negative", F::negative, infer_arithmetic, negative_gradient);
+const Op& negative_op = make_op("negative", F::negative, infer_arithmetic, negative_gradient, shard_linear);
 const Op& absolute_op = make_op("absolute", F::absolute, infer_arithmetic, absolute_gradient);
 const Op& exp_op = make_op("exp", F::exp, infer_float, exp_gradient);
 const Op& log_op = make_op("log", F::log, infer_float, log_gradient);

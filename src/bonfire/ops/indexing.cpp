@@ -3,6 +3,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/node.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 
 namespace bonfire {
@@ -102,6 +103,69 @@ OutputSpecs infer_one_hot(const InferContext& context) {
   return {spec};
 }
 
+// --- tables of which each rank has some rows, or some columns ---
+
+// Which of the ids name rows of this rank's, and these rows' places here; 0 for the others.
+struct OwnRows {
+  GraphValue are, places;
+};
+
+OwnRows own_rows(ShardBuilder& b, GraphValue ids, int64_t rows, int64_t padding_index) {
+  const DType dtype = ids.spec().dtype;
+  const TensorSpec number{{}, dtype, ids.spec().device}, flags{ids.spec().shape, DType::boolean, ids.spec().device};
+  const int64_t first = b.context().place * rows;
+  const GraphValue here = b.add("sub", {ids, b.constant(first, number)}), none = b.constant(0, flags);
+  GraphValue are = b.add(
+      "where", {b.add("less", {here, b.constant(0, number)}), none, b.add("less", {here, b.constant(rows, number)})});
+  if (padding_index >= 0) are = b.add("where", {b.add("equal", {ids, b.constant(padding_index, number)}), none, are});
+  return {are, b.add("where", {are, here, b.constant(0, {ids.spec().shape, dtype, ids.spec().device})})};
+}
+
+// The rows where ids name one of this rank's; elsewhere 0.
+GraphValue rows_where(ShardBuilder& b, GraphValue are, GraphValue rows) {
+  Shape shape = are.spec().shape;
+  shape.push_back(1);
+  TensorSpec zero = rows.spec();
+  zero.shape = {};
+  return b.add("where", {b.reshape(are, shape), rows, b.constant(0, zero)});
+}
+
+ShardRuleResult shard_embedding(const ShardContext& c) {
+  const Sharding& table = c.shardings[0];
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = table;
+  if (table.is_split(1)) {
+    answer.outputs[0] = Sharding::split(c.outputs[0].shape.rank() - 1, table.blocks);
+    return answer;
+  }
+  if (!table.is_split(0) || table.blocks != 1) return {};
+  answer.outputs[0] = Sharding::partial();
+  answer.build = [](ShardBuilder& b) -> std::vector<GraphValue> {
+    const OwnRows rows = own_rows(b, b.input(1), b.input(0).spec().shape[0], -1);
+    return {rows_where(b, rows.are, b.add("embedding", {b.input(0), rows.places}, b.context().attributes))};
+  };
+  return answer;
+}
+
+ShardRuleResult shard_embedding_gradient(const ShardContext& c) {
+  ShardAnswer answer = c.on_whole();
+  if (const Sharding& dy = c.shardings[0]; dy.is_split(c.inputs[0].shape.rank() - 1)) {
+    answer.inputs[0] = dy;
+    answer.outputs[0] = Sharding::split(1, dy.blocks);
+    return answer;
+  }
+  if (c.wanted != Sharding::split(0) || !c.can_split(c.outputs[0].shape, *c.wanted)) return {};
+  answer.outputs[0] = *c.wanted;
+  answer.build = [](ShardBuilder& b) -> std::vector<GraphValue> {
+    const Attributes& whole = b.context().attributes;
+    const int64_t count = whole.integer("rows") / b.context().parts;
+    const OwnRows rows = own_rows(b, b.input(1), count, whole.integer("padding_index"));
+    return {b.add("embedding_gradient", {rows_where(b, rows.are, b.input(0)), rows.places},
+                  {{"rows", count}, {"padding_index", -1}})};
+  };
+  return answer;
+}
+
 extern const Op& index_add_op;
 extern const Op& embedding_gradient_op;
 
@@ -126,16 +190,18 @@ Tensors embedding_rule(Context c) {
 }
 
 // Gradients add up many small terms, so mixed precision keeps them in f32.
-const Op& make_op(const char* name, InferRule infer, GradientRule gradient, AmpRule amp = AmpRule::follow) {
-  return register_op({.name = name, .infer = infer, .gradient = gradient, .amp = amp});
+const Op& make_op(const char* name, InferRule infer, GradientRule gradient, AmpRule amp = AmpRule::follow,
+                  ShardRule shard = nullptr) {
+  return register_op({.name = name, .infer = infer, .gradient = gradient, .shard = shard, .amp = amp});
 }
 
 const Op& gather_op = make_op("gather", infer_gather, gather_gradient);
 const Op& scatter_add_op = make_op("scatter_add", infer_scatter_add, scatter_add_gradient, AmpRule::full);
 const Op& index_select_op = make_op("index_select", infer_index_select, index_select_gradient);
 const Op& index_add_op = make_op("index_add", infer_index_add, index_add_gradient, AmpRule::full);
-const Op& embedding_op = make_op("embedding", infer_embedding, embedding_rule);
-const Op& embedding_gradient_op = make_op("embedding_gradient", infer_embedding_gradient, nullptr, AmpRule::full);
+const Op& embedding_op = make_op("embedding", infer_embedding, embedding_rule, AmpRule::follow, shard_embedding);
+const Op& embedding_gradient_op =
+    make_op("embedding_gradient", infer_embedding_gradient, nullptr, AmpRule::full, shard_embedding_gradient);
 const Op& embedding_gradient_add_op =
     make_op("embedding_gradient_add", infer_embedding_gradient_add, nullptr, AmpRule::full);
 const Op& one_hot_op = make_op("one_hot", infer_one_hot, nullptr);

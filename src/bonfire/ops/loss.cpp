@@ -4,11 +4,13 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/elementwise_functions.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
+#include "bonfire/ops/shard_loss.h"
 
 namespace bonfire {
 
@@ -50,8 +52,10 @@ OutputSpecs infer_cross_entropy_gradient(const InferContext& context) {  // dlos
   return {context.input(1)};
 }
 
-const Op& cross_entropy_gradient_op =
-    register_op({.name = "cross_entropy_gradient", .infer = infer_cross_entropy_gradient, .amp = AmpRule::full});
+const Op& cross_entropy_gradient_op = register_op({.name = "cross_entropy_gradient",
+                                                   .infer = infer_cross_entropy_gradient,
+                                                   .shard = shard_cross_entropy_gradient,
+                                                   .amp = AmpRule::full});
 
 // dlogits = dloss (softmax − (1 − s) onehot − s / C), divided by the count for the mean; 0 for ignored targets.
 Tensors cross_entropy_rule(const GradientContext& c) {
@@ -60,8 +64,11 @@ Tensors cross_entropy_rule(const GradientContext& c) {
           Tensor()};
 }
 
-const Op& cross_entropy_op = register_op(
-    {.name = "cross_entropy", .infer = infer_cross_entropy, .gradient = cross_entropy_rule, .amp = AmpRule::full});
+const Op& cross_entropy_op = register_op({.name = "cross_entropy",
+                                          .infer = infer_cross_entropy,
+                                          .gradient = cross_entropy_rule,
+                                          .shard = shard_cross_entropy,
+                                          .amp = AmpRule::full});
 
 // x [N, K], weight [V, K], bias [V] if there is one, target [N], dloss [] → loss [], dx, dweight, dbias: a linear layer
 // and the cross-entropy of its result, both forward and backward, so that the logits [N, V] never exist as a whole. A
@@ -106,6 +113,7 @@ Tensors full_precision_rule(const GradientContext& c) { return {c.gradient()}; }
 const Op& full_precision_op = register_op({.name = "full_precision",
                                            .infer = infer_full_precision,
                                            .gradient = full_precision_rule,
+                                           .shard = shard_elementwise,
                                            .traits = Trait::elementwise | Trait::cheap,
                                            .amp = AmpRule::full,
                                            .elementwise_function = static_cast<int>(ElementwiseFunction::identity)});

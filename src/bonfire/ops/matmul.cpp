@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
@@ -63,8 +64,52 @@ Tensors matmul_gradient(const GradientContext& c) {
   return {c.needs(0) ? sum_to(da, c.input_spec(0)) : Tensor(), c.needs(1) ? sum_to(db, c.input_spec(1)) : Tensor()};
 }
 
-const Op& matmul_op =
-    register_op({.name = "matmul", .infer = infer_matmul, .gradient = matmul_gradient, .amp = AmpRule::low});
+// What an axis of an operand is to the product.
+enum class Role : uint8_t { whole, batch, outer, depth };
+
+Role role_of(const ShardContext& c, size_t input) {
+  const Sharding& sharding = c.shardings[input];
+  if (!sharding.is_split()) return Role::whole;
+  const int rank = c.inputs[input].shape.rank();
+  if (sharding.axis < rank - 2) return Role::batch;
+  const bool transposed = c.attributes.flag(input == 0 ? "transpose_a" : "transpose_b");
+  const bool is_last = sharding.axis == rank - 1;
+  return is_last == ((input == 0) != transposed) ? Role::depth : Role::outer;
+}
+
+// Columns of b, or rows of a, are columns and rows of the product; where the terms of its sums are shared out each rank
+// has partial sums. Where both operands are split otherwise, the smaller one is gathered.
+ShardRuleResult shard_matmul(const ShardContext& c) {
+  Role roles[] = {role_of(c, 0), role_of(c, 1)};
+  if (roles[0] == Role::whole && roles[1] == Role::whole) return {};
+  const bool agree = roles[0] == roles[1] && roles[0] != Role::outer;
+  if (!agree && roles[0] != Role::whole && roles[1] != Role::whole)
+    roles[c.inputs[0].bytes() < c.inputs[1].bytes() ? 0 : 1] = Role::whole;
+  const size_t leader = roles[0] != Role::whole ? 0 : 1, other = 1 - leader;
+  const Sharding& split = c.shardings[leader];
+  const Shape &shape = c.inputs[leader].shape, &beside = c.inputs[other].shape, &result = c.outputs[0].shape;
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[leader] = split;
+  switch (roles[leader]) {
+    case Role::depth: {
+      const bool transposed = c.attributes.flag(other == 0 ? "transpose_a" : "transpose_b");
+      const bool is_last = (other == 0) != transposed;
+      answer.inputs[other] = Sharding::split(beside.rank() - (is_last ? 1 : 2), split.blocks);
+      answer.outputs[0] = Sharding::partial();
+      break;
+    }
+    case Role::outer: answer.outputs[0] = Sharding::split(result.rank() - (leader == 0 ? 2 : 1), split.blocks); break;
+    default: {
+      const int axis = split.axis + result.rank() - shape.rank(), own = axis - (result.rank() - beside.rank());
+      if (own >= 0 && beside[own] != 1) answer.inputs[other] = Sharding::split(own, split.blocks);
+      answer.outputs[0] = Sharding::split(axis, split.blocks);
+    }
+  }
+  return answer;
+}
+
+const Op& matmul_op = register_op(
+    {.name = "matmul", .infer = infer_matmul, .gradient = matmul_gradient, .shard = shard_matmul, .amp = AmpRule::low});
 const Op& matmul_bias_act_op =
     register_op({.name = "matmul_bias_act", .infer = infer_matmul_bias_act, .amp = AmpRule::low});
 

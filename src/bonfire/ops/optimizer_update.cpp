@@ -1,6 +1,7 @@
 #include "bonfire/ops/optimizer_update.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 
 namespace bonfire {
@@ -83,13 +84,80 @@ OutputSpecs infer_gradient_squares(const InferContext& context) {
   return {{{}, DType::f64, context.input(0).device}};
 }
 
+// Each parameter with its gradient and its states: as it is split itself.
+ShardAnswer by_parameters(const ShardContext& c) {
+  ShardAnswer answer = c.on_whole();
+  const size_t first = kNumbers + 1, n = static_cast<size_t>(c.attributes.integer("parameters"));
+  const auto lists = 2 + static_cast<size_t>(state_count(rule_of(c.attributes)));
+  for (size_t i = 0; i < lists * n; ++i)
+    if (const Sharding& parameter = c.shardings[first + i % n]; parameter.is_split())
+      answer.inputs[first + i] = parameter;
+  return answer;
+}
+
+// Inputs of a kind beside each other, as columns: those that are split and those that are whole in turn.
+ShardRuleResult shard_update_squares(const ShardContext& c) {
+  if (!c.first_split()) return {};
+  ShardAnswer answer = by_parameters(c);
+  answer.build = [](ShardBuilder& b) -> std::vector<GraphValue> {
+    const ShardContext& context = b.context();
+    const auto n = static_cast<size_t>(context.attributes.integer("parameters"));
+    std::vector<GraphValue> inputs, runs;
+    for (size_t i = 0; i < context.inputs.size(); ++i) inputs.push_back(b.input(i));
+    const GraphValue own{b.add_node(context.op, std::move(inputs), context.attributes), 0};
+    auto is_split = [&](size_t i) { return context.shardings[kNumbers + 1 + i].is_split(); };
+    for (size_t begin = 0, end = 0; begin < n; begin = end) {
+      while (end < n && is_split(end) == is_split(begin)) ++end;
+      TensorSpec run = own.spec();
+      run.dtype = DType::boolean;
+      run.shape[1] = static_cast<int64_t>(end - begin);
+      runs.push_back(b.constant(is_split(begin) ? 1 : 0, run));
+    }
+    const GraphValue all = b.all_reduce(own, ShardBuilder::Over::sum);
+    return {b.add("where", {runs.size() == 1 ? runs[0] : b.add("concat", runs, {{"axis", 1}}), all, own})};
+  };
+  return answer;
+}
+
+ShardRuleResult shard_update_by_squares(const ShardContext& c) {
+  ShardAnswer answer = by_parameters(c);
+  const auto n = static_cast<size_t>(c.attributes.integer("parameters"));
+  for (size_t i = 1; i < c.outputs.size(); ++i) answer.outputs[i] = answer.inputs[kNumbers + 1 + (i - 1) % n];
+  return answer;
+}
+
+ShardRuleResult shard_gradient_squares(const ShardContext& c) {
+  if (!c.first_split()) return {};
+  ShardAnswer answer = c.on_whole();
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    if (c.shardings[i].is_split()) answer.inputs[i] = c.shardings[i];
+  answer.build = [](ShardBuilder& b) -> std::vector<GraphValue> {
+    std::vector<GraphValue> whole, split;  // the first are counted once
+    for (size_t i = 0; i < b.context().inputs.size(); ++i)
+      (b.context().shardings[i].is_split() ? split : whole).push_back(b.input(i));
+    const GraphValue all = b.all_reduce(b.add("gradient_squares", split), ShardBuilder::Over::sum);
+    return {whole.empty() ? all : b.add("add", {all, b.add("gradient_squares", whole)})};
+  };
+  return answer;
+}
+
+ShardRuleResult shard_clip_by_squares(const ShardContext& c) {  // max_norm, squares, gradients → norm, gradients
+  ShardAnswer answer = c.on_whole();
+  for (size_t i = 2; i < c.inputs.size(); ++i)
+    if (c.shardings[i].is_split()) answer.inputs[i] = answer.outputs[i - 1] = c.shardings[i];
+  return answer;
+}
+
 const Op& optimizer_update_op = register_op({.name = "optimizer_update", .infer = infer_optimizer_update});
-const Op& update_squares_op = register_op({.name = "update_squares", .infer = infer_update_squares});
-const Op& optimizer_update_by_squares_op =
-    register_op({.name = "optimizer_update_by_squares", .infer = infer_optimizer_update_by_squares});
-const Op& gradient_squares_op = register_op({.name = "gradient_squares", .infer = infer_gradient_squares});
-const Op& clip_gradients_by_squares_op =
-    register_op({.name = "clip_gradients_by_squares", .infer = infer_clip_gradients_by_squares});
+const Op& update_squares_op =
+    register_op({.name = "update_squares", .infer = infer_update_squares, .shard = shard_update_squares});
+const Op& optimizer_update_by_squares_op = register_op({.name = "optimizer_update_by_squares",
+                                                        .infer = infer_optimizer_update_by_squares,
+                                                        .shard = shard_update_by_squares});
+const Op& gradient_squares_op =
+    register_op({.name = "gradient_squares", .infer = infer_gradient_squares, .shard = shard_gradient_squares});
+const Op& clip_gradients_by_squares_op = register_op(
+    {.name = "clip_gradients_by_squares", .infer = infer_clip_gradients_by_squares, .shard = shard_clip_by_squares});
 [[maybe_unused]] const Op& clip_gradients_op =  // the pass fuse_norms makes it
     register_op({.name = "clip_gradients", .infer = infer_clip_gradients});
 

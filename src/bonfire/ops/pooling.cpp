@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 
 namespace bonfire {
@@ -96,16 +97,23 @@ Tensors avg_pool_gradient_gradient(const GradientContext& c);
 Tensors adaptive_avg_pool_gradient(const GradientContext& c);
 Tensors adaptive_avg_pool_gradient_gradient(const GradientContext& c);
 
-const Op& max_pool_op = register_op({.name = "max_pool2d", .infer = infer_pool, .gradient = max_pool_gradient});
-const Op& max_pool_gradient_op = register_op({.name = "max_pool2d_gradient", .infer = infer_max_pool_gradient});
-const Op& avg_pool_op = register_op({.name = "avg_pool2d", .infer = infer_pool, .gradient = avg_pool_gradient});
-const Op& avg_pool_gradient_op = register_op(
-    {.name = "avg_pool2d_gradient", .infer = infer_avg_pool_gradient, .gradient = avg_pool_gradient_gradient});
-const Op& adaptive_avg_pool_op = register_op(
-    {.name = "adaptive_avg_pool2d", .infer = infer_adaptive_avg_pool, .gradient = adaptive_avg_pool_gradient});
-const Op& adaptive_avg_pool_gradient_op = register_op({.name = "adaptive_avg_pool2d_gradient",
-                                                       .infer = infer_adaptive_avg_pool_gradient,
-                                                       .gradient = adaptive_avg_pool_gradient_gradient});
+ShardRuleResult shard_images(const ShardContext& c) {  // by channels, or by images
+  const std::optional<size_t> split = c.first_split();
+  if (!split || c.shardings[*split].axis > 1) return {};
+  return shard_alike(c, c.shardings[*split]);
+}
+
+const Op& make_op(const char* name, InferRule infer, GradientRule gradient) {
+  return register_op({.name = name, .infer = infer, .gradient = gradient, .shard = shard_images});
+}
+
+const Op& max_pool_op = make_op("max_pool2d", infer_pool, max_pool_gradient);
+const Op& max_pool_gradient_op = make_op("max_pool2d_gradient", infer_max_pool_gradient, nullptr);
+const Op& avg_pool_op = make_op("avg_pool2d", infer_pool, avg_pool_gradient);
+const Op& avg_pool_gradient_op = make_op("avg_pool2d_gradient", infer_avg_pool_gradient, avg_pool_gradient_gradient);
+const Op& adaptive_avg_pool_op = make_op("adaptive_avg_pool2d", infer_adaptive_avg_pool, adaptive_avg_pool_gradient);
+const Op& adaptive_avg_pool_gradient_op =
+    make_op("adaptive_avg_pool2d_gradient", infer_adaptive_avg_pool_gradient, adaptive_avg_pool_gradient_gradient);
 
 Tensors max_pool_gradient(const GradientContext& c) {
   return {trace_op(max_pool_gradient_op, {c.gradient(), c.input(0), c.output()}, c.attributes())};

@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/indexing.h"
@@ -126,21 +127,62 @@ Tensors top_k_gradient(Context c) {
   return {scatter_add(c.gradient(0), c.attributes().integer("axis"), c.output(1), c.input_spec(0).shape)};
 }
 
-const Op& make_reduction(const char* name, InferRule infer, GradientRule gradient) {
-  return register_op(
-      {.name = name, .infer = infer, .gradient = gradient, .traits = Trait::reduction, .amp = AmpRule::full});
+// Along another axis than those that are reduced.
+ShardRuleResult shard_kept_axis(const ShardContext& c) {
+  const Sharding& split = c.shardings[0];
+  if (!split.is_split()) return {};
+  int before = 0;  // axes in front that go
+  for (int64_t axis : c.attributes.ints("axes")) {
+    if (axis == split.axis) return {};
+    before += axis < split.axis ? 1 : 0;
+  }
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = split;
+  answer.outputs[0] = Sharding::split(c.attributes.flag("keepdim") ? split.axis : split.axis - before, split.blocks);
+  return answer;
 }
 
-const Op& sum_op = make_reduction("sum", infer_sum, sum_gradient);
+ShardRuleResult shard_sum(const ShardContext& c) {
+  if (ShardRuleResult kept = shard_kept_axis(c)) return kept;
+  if (c.shardings[0].is_whole()) return {};
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = c.shardings[0];
+  answer.outputs[0] = Sharding::partial();
+  return answer;
+}
+
+ShardRuleResult shard_max(const ShardContext& c) {
+  if (ShardRuleResult kept = shard_kept_axis(c)) return kept;
+  if (!c.shardings[0].is_split()) return {};
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = c.shardings[0];
+  answer.build = [](ShardBuilder& b) -> std::vector<GraphValue> {
+    return {b.all_reduce(b.add("max", {b.input(0)}, b.context().attributes), ShardBuilder::Over::max)};
+  };
+  return answer;
+}
+
+const Op& make_reduction(const char* name, InferRule infer, GradientRule gradient, ShardRule shard) {
+  return register_op({.name = name,
+                      .infer = infer,
+                      .gradient = gradient,
+                      .shard = shard,
+                      .traits = Trait::reduction,
+                      .amp = AmpRule::full});
+}
+
+const Op& sum_op = make_reduction("sum", infer_sum, sum_gradient, shard_sum);
 const Op& sum_as_f32_op =
     register_op({.name = "sum_as_f32", .infer = infer_sum_as_f32, .traits = Trait::reduction, .amp = AmpRule::low});
-const Op& mean_op = make_reduction("mean", infer_mean, mean_gradient);
-const Op& max_op = make_reduction("max", infer_extremum, extremum_gradient);
-const Op& min_op = make_reduction("min", infer_extremum, extremum_gradient);
+const Op& mean_op = make_reduction("mean", infer_mean, mean_gradient, shard_kept_axis);
+const Op& max_op = make_reduction("max", infer_extremum, extremum_gradient, shard_max);
+const Op& min_op = make_reduction("min", infer_extremum, extremum_gradient, shard_kept_axis);
 
 // Which element wins does not depend on precision: these take what arrives.
-const Op& argmax_op = register_op({.name = "argmax", .infer = infer_arg_extremum, .traits = Trait::reduction});
-const Op& argmin_op = register_op({.name = "argmin", .infer = infer_arg_extremum, .traits = Trait::reduction});
+const Op& argmax_op =
+    register_op({.name = "argmax", .infer = infer_arg_extremum, .shard = shard_kept_axis, .traits = Trait::reduction});
+const Op& argmin_op =
+    register_op({.name = "argmin", .infer = infer_arg_extremum, .shard = shard_kept_axis, .traits = Trait::reduction});
 const Op& top_k_op = register_op({.name = "top_k", .infer = infer_top_k, .gradient = top_k_gradient});
 
 Tensor reduce(const Op& op, const Tensor& x, const Shape& axes, ReduceOptions options) {

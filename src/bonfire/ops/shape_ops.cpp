@@ -4,6 +4,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
@@ -94,6 +95,96 @@ OutputSpecs infer_copy_to_device(const InferContext& context) {
   return {spec};
 }
 
+// Row-major, a split is `repeats` runs of elements, each cut into equal parts. Where the new shape has an axis whose
+// parts are these, it is split there; "heads" out of features is such an axis, and rows and columns in one are not.
+std::optional<Sharding> split_of_reshaped(const ShardContext& c) {
+  const Shape &from = c.inputs[0].shape, &to = c.outputs[0].shape;
+  int64_t repeats = c.shardings[0].blocks, before = 1;
+  for (int i = 0; i < c.shardings[0].axis; ++i) repeats *= from[i];
+  for (int i = 0; i < to.rank(); before *= to[i++]) {
+    if (repeats % before != 0) return {};
+    const Sharding split = Sharding::split(i, repeats / before);
+    if (to[i] > 1 && to[i] % split.blocks == 0 && c.can_split(to, split)) return split;
+  }
+  return {};
+}
+
+ShardRuleResult shard_reshape(const ShardContext& c) {
+  if (!c.shardings[0].is_split()) return shard_linear(c);
+  const std::optional<Sharding> split = split_of_reshaped(c);
+  if (!split) return {};
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = c.shardings[0];
+  answer.outputs[0] = *split;
+  answer.attributes.set({"shape", c.local(c.outputs[0].shape, *split)});
+  return answer;
+}
+
+ShardRuleResult shard_permute(const ShardContext& c) {
+  if (!c.shardings[0].is_split()) return shard_linear(c);
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = c.shardings[0];
+  const Shape axes = c.attributes.ints("axes");
+  for (int i = 0; i < axes.rank(); ++i)
+    if (axes[i] == c.shardings[0].axis) answer.outputs[0] = Sharding::split(i, c.shardings[0].blocks);
+  return answer;
+}
+
+ShardRuleResult shard_broadcast_to(const ShardContext& c) {
+  if (!c.shardings[0].is_split()) return shard_linear(c);
+  ShardRuleResult answer = shard_elementwise(c);
+  answer->attributes.set({"shape", c.local(c.outputs[0].shape, answer->outputs[0])});
+  return answer;
+}
+
+// Along another axis; or, of parts of one size, each of them: then the whole is in as many blocks.
+ShardRuleResult shard_concat(const ShardContext& c) {
+  const auto axis = static_cast<int>(c.attributes.integer("axis"));
+  const std::optional<size_t> leader = c.first_split();
+  if (!leader) return {};
+  if (c.shardings[*leader].axis != axis) return shard_alike(c, c.shardings[*leader]);
+  const bool alike = std::ranges::all_of(
+      c.inputs, [&](const TensorSpec& part) { return part.shape[axis] == c.inputs[0].shape[axis]; });
+  if (!alike || c.shardings[*leader].blocks != 1) return {};
+  ShardAnswer answer = c.on_whole();
+  std::ranges::fill(answer.inputs, Sharding::split(axis));
+  answer.outputs[0] = Sharding::split(axis, static_cast<int64_t>(c.inputs.size()));
+  return answer;
+}
+
+ShardRuleResult shard_split(const ShardContext& c) {
+  const auto axis = static_cast<int>(c.attributes.integer("axis"));
+  const Sharding& split = c.shardings[0];
+  if (!split.is_split()) return {};
+  if (split.axis != axis) return shard_alike(c, split);
+  const std::span<const int64_t> sizes = c.attributes.list("sizes");
+  const bool alike = std::ranges::all_of(sizes, [&](int64_t size) { return size == sizes[0]; });
+  if (!alike || split.blocks != static_cast<int64_t>(sizes.size())) return {};
+  ShardAnswer answer = c.on_whole();
+  answer.inputs[0] = split;
+  std::ranges::fill(answer.outputs, Sharding::split(axis));
+  std::vector<int64_t> local(sizes.begin(), sizes.end());
+  for (int64_t& size : local) size /= c.parts;
+  answer.attributes.set({"sizes", std::span<const int64_t>(local)});
+  return answer;
+}
+
+ShardRuleResult shard_slice(const ShardContext& c) {
+  const Sharding& split = c.shardings[0];
+  if (!split.is_split()) return {};
+  const Shape& extents = c.outputs[0].shape;
+  if (extents[split.axis] != c.inputs[0].shape[split.axis]) return {};  // all of the axis
+  ShardRuleResult answer = shard_alike(c, split);
+  if (answer) answer->attributes.set({"extents", c.local(extents, split)});
+  return answer;
+}
+
+ShardRuleResult shard_pad(const ShardContext& c) {
+  const Sharding& split = c.shardings[0];
+  if (!split.is_split() || c.outputs[0].shape[split.axis] != c.inputs[0].shape[split.axis]) return {};
+  return shard_alike(c, split);
+}
+
 Tensors reshape_gradient(Context c) { return {reshape(c.gradient(), c.input_spec(0).shape)}; }
 
 Tensors permute_gradient(Context c) {
@@ -143,18 +234,20 @@ Tensors pad_gradient(Context c) {
 
 Tensors copy_to_device_gradient(Context c) { return {copy_to(c.gradient(), c.input_spec(0).device)}; }
 
-const Op& make_op(const char* name, InferRule infer, GradientRule gradient, uint32_t traits = 0) {
-  return register_op({.name = name, .infer = infer, .gradient = gradient, .traits = traits});
+const Op& make_op(const char* name, InferRule infer, GradientRule gradient, ShardRule shard, uint32_t traits = 0) {
+  return register_op({.name = name, .infer = infer, .gradient = gradient, .shard = shard, .traits = traits});
 }
 
-const Op& reshape_op = make_op("reshape", infer_reshape, reshape_gradient, Trait::view | Trait::cheap);
-const Op& permute_op = make_op("permute", infer_permute, permute_gradient, Trait::cheap);
-const Op& broadcast_to_op = make_op("broadcast_to", infer_broadcast_to, broadcast_to_gradient, Trait::cheap);
-const Op& concat_op = make_op("concat", infer_concat, concat_gradient);
-const Op& split_op = make_op("split", infer_split, split_gradient);
-const Op& slice_op = make_op("slice", infer_slice, slice_gradient, Trait::cheap);
-const Op& pad_op = make_op("pad", infer_pad, pad_gradient, Trait::cheap);
-const Op& copy_to_device_op = make_op("copy_to_device", infer_copy_to_device, copy_to_device_gradient);
+const Op& reshape_op = make_op("reshape", infer_reshape, reshape_gradient, shard_reshape, Trait::view | Trait::cheap);
+const Op& permute_op = make_op("permute", infer_permute, permute_gradient, shard_permute, Trait::cheap);
+const Op& broadcast_to_op =
+    make_op("broadcast_to", infer_broadcast_to, broadcast_to_gradient, shard_broadcast_to, Trait::cheap);
+const Op& concat_op = make_op("concat", infer_concat, concat_gradient, shard_concat);
+const Op& split_op = make_op("split", infer_split, split_gradient, shard_split);
+const Op& slice_op = make_op("slice", infer_slice, slice_gradient, shard_slice, Trait::cheap);
+const Op& pad_op = make_op("pad", infer_pad, pad_gradient, shard_pad, Trait::cheap);
+const Op& copy_to_device_op =
+    make_op("copy_to_device", infer_copy_to_device, copy_to_device_gradient, shard_one_by_one);
 
 Tensor slice_axes(const Tensor& x, const Shape& begin, const Shape& extents, const Shape& steps) {
   return trace_op(slice_op, {x}, {{"begin", begin}, {"extents", extents}, {"steps", steps}});

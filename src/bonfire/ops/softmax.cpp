@@ -1,6 +1,7 @@
 #include "bonfire/ops/softmax.h"
 
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/sharding.h"
 #include "bonfire/ops/checks.h"
 
 namespace bonfire {
@@ -19,10 +20,19 @@ OutputSpecs infer_gradient(const InferContext& context) {  // dy, y
   return {context.input(0)};
 }
 
-const Op& softmax_gradient_op =
-    register_op({.name = "softmax_gradient", .infer = infer_gradient, .amp = AmpRule::full});
-const Op& log_softmax_gradient_op =
-    register_op({.name = "log_softmax_gradient", .infer = infer_gradient, .amp = AmpRule::full});
+ShardRuleResult shard_softmax(const ShardContext& c) {  // by rows, which are independent of each other
+  const std::optional<size_t> split = c.first_split();
+  if (!split || c.shardings[*split].axis == c.attributes.integer("axis")) return {};
+  return shard_alike(c, c.shardings[*split]);
+}
+
+const Op& make_op(const char* name, InferRule infer, GradientRule gradient) {
+  return register_op(
+      {.name = name, .infer = infer, .gradient = gradient, .shard = shard_softmax, .amp = AmpRule::full});
+}
+
+const Op& softmax_gradient_op = make_op("softmax_gradient", infer_gradient, nullptr);
+const Op& log_softmax_gradient_op = make_op("log_softmax_gradient", infer_gradient, nullptr);
 
 Tensors softmax_rule(const GradientContext& c) {  // dx = y (dy − Σ dy y)
   return {trace_op(softmax_gradient_op, {c.gradient(), c.output()}, c.attributes())};
@@ -31,10 +41,8 @@ Tensors log_softmax_rule(const GradientContext& c) {  // dx = dy − exp(y) Σ d
   return {trace_op(log_softmax_gradient_op, {c.gradient(), c.output()}, c.attributes())};
 }
 
-const Op& softmax_op =
-    register_op({.name = "softmax", .infer = infer_softmax, .gradient = softmax_rule, .amp = AmpRule::full});
-const Op& log_softmax_op =
-    register_op({.name = "log_softmax", .infer = infer_softmax, .gradient = log_softmax_rule, .amp = AmpRule::full});
+const Op& softmax_op = make_op("softmax", infer_softmax, softmax_rule);
+const Op& log_softmax_op = make_op("log_softmax", infer_softmax, log_softmax_rule);
 
 Tensor along_axis(const Op& op, const Tensor& x, int64_t axis) {
   require_defined(op.name, {{"x", x}});

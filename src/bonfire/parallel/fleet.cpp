@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/comm/agreement.h"
 #include "bonfire/parallel/compared.h"
 #include "bonfire/parallel/job.h"
+#include "bonfire/parallel/tensor_split.h"
 
 namespace bonfire::fleet {
 namespace {
@@ -25,6 +27,22 @@ void broadcast(comm::Group& group, const Variable& variable) {
   if (group.rank() != 0) variable.load_stored(bytes);
 }
 
+// Ranks along the tensor axis begin with the values of the first, each with its part of them.
+void share_out_layers(Job& self, const nn::Module& model, const ModelOptions& options) {
+  comm::Group& ranks = *self.along(Axis::tensor);
+  const nn::StateDict variables = model.state_dict();
+  const bool is_cut = std::ranges::any_of(variables, [](const auto& one) { return !one.variable.slice().is_all(); });
+  const bool has_plan = !options.split.empty() || !model.splits().empty();
+  TensorSplits splits;
+  if (!is_cut) comm::require_same(ranks, "distributed_model", compared_of(model));
+  if (has_plan) splits = tensor_splits(model, options.split, ranks.size());
+  if (!has_plan && !is_cut && rank() == 0)
+    base::log_info("[tensor] this model brings no plan: every one of {} ranks holds all of it, and computes all of it",
+                   ranks.size());
+  share_out(model, splits, ranks.rank(), ranks.size(), &ranks);
+  self.traced_anew = self.traced_anew + 1;
+}
+
 }  // namespace
 
 void prepare_devices(const DistributedStrategy& strategy) {
@@ -35,8 +53,13 @@ void prepare_devices(const DistributedStrategy& strategy) {
 
 namespace detail {
 
-void distribute_model(const nn::Module& model) {
+void distribute_model(const nn::Module& model, const ModelOptions& options) {
   Job& self = joined("distributed_model");
+  if (self.along(Axis::tensor)) {
+    share_out_layers(self, model, options);
+  } else if (!options.split.empty()) {
+    tensor_splits(model, options.split, 1);  // paths that match nothing are wrong everywhere
+  }
   if (!self.has_replicas()) return;
   std::vector<Variable> parameters;
   for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);

@@ -28,6 +28,7 @@ struct Options {
   bool is_collective = true;        // false: parameter servers, which are not built yet
   std::string backend = "auto";     // auto, shm (one host), gloo, mpi
   double collective_timeout = 300;  // seconds
+  MeshSizes mesh = {};              // {.tensor = 2}: every two ranks share a model's layers
 };
 
 // A collective call of all ranks. ConfigError for an environment or option that cannot be, CommError and TimeoutError
@@ -36,6 +37,8 @@ void init(int argc, char** argv, const Options& options = {});
 void init(const Options& options = {});
 // For groups made by hand, and for threads that are ranks: each of those needs a device of its own (cpu:0, cpu:1).
 void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes = {});
+// A collective call: the ranks of the job stand otherwise from now on. Before distributed_model.
+void arrange(const MeshSizes& sizes);
 // A collective call: this thread is rank 0 of 1 again. Waits for what is running.
 void leave();
 
@@ -91,9 +94,13 @@ class StandIns {
 // What a strategy asks of devices (num_threads, cpu_threads), before one of them is used: distributed_optimizer, which
 // needs a model, may come too late for it. ConfigError for options that cannot be, and for a device that is in use.
 void prepare_devices(const DistributedStrategy& strategy);
+struct ModelOptions {
+  // What ranks along the tensor axis share out: {{"*.query.weight", 0}, …}; empty: as the model's own plan says.
+  std::vector<nn::Split> split = {};
+};
 
 namespace detail {
-void distribute_model(const nn::Module& model);
+void distribute_model(const nn::Module& model, const ModelOptions& options);
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);
 
 // distributed_optimizer for as long as this lives, also in a thread that has joined no job: for trainers, which come
@@ -115,9 +122,12 @@ class DistributedWhile {
 // Gives every rank rank 0's parameters and buffers, and from now on averages the gradients of its parameters over the
 // ranks at the end of each backward(). ConfigError where ranks have other models: it names the parameters that differ
 // in name, shape or type, or the modules, and the ranks.
+//
+// Where the mesh has a tensor axis, each rank along it keeps its part of what is split: call it before an optimizer is
+// made of the model's parameters.
 template <class Model>
-Model distributed_model(Model model) {
-  detail::distribute_model(model);
+Model distributed_model(Model model, const ModelOptions& options = {}) {
+  detail::distribute_model(model, options);
   return model;
 }
 

@@ -98,13 +98,14 @@ void init(int argc, char** argv, const Options& options) {
   if (self.world > 1) base::set_log_rank(self.rank);
   comm::Rendezvous rendezvous =
       comm::meet(self, {.settings = {{"backend", options.backend},
-                                     {"collective_timeout", fmt::format("{}", options.collective_timeout)}}});
+                                     {"collective_timeout", fmt::format("{}", options.collective_timeout)},
+                                     {"mesh", to_string(options.mesh)}}});
   bool chosen = std::getenv("BONFIRE_CPU_THREADS") != nullptr;  // by bonfire launch, or by the user
   if (!chosen && rendezvous.environment.local_world > 1) cpu::set_cpu_threads(rendezvous.environment.threads());
   if (rendezvous.store == nullptr) {
     const std::string hint = hint_to_use_all(bonfire::default_device(), devices(), command_words());
     if (self.starter == comm::Starter::nobody && !hint.empty()) base::log_info("[fleet] {}", hint);
-    return join(nullptr);
+    return join(nullptr, options.mesh);
   }
   static std::atomic<bool> joined_before{false};
   if (joined_before.exchange(true))
@@ -113,7 +114,7 @@ void init(int argc, char** argv, const Options& options) {
   auto heartbeat = std::make_unique<comm::Heartbeat>(rendezvous);
   std::shared_ptr<comm::Group> group = group_of(rendezvous, options);
   auto timing = runtime::share_timing(*group, rendezvous.store, timeout_of(options));
-  join(std::move(group));
+  join(std::move(group), options.mesh);
   job()->timing = std::move(timing);
   heartbeat->show(job()->group->progress());
   job()->rendezvous = std::move(rendezvous);
@@ -125,39 +126,57 @@ void init(int argc, char** argv, const Options& options) {
 
 void init(const Options& options) { init(0, nullptr, options); }
 
-void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
-  leave();
-  comm::note_joined();
-  auto made = std::make_unique<Job>();
-  made->group = std::move(group);
-  StepContext& context = StepContext::current();
-  if (made->group == nullptr || made->group->size() == 1) {
-    Mesh::of(0, 1, sizes);  // says so where it asks for more
-    context.job = std::move(made);
-    return;
-  }
-  const Mesh mesh = Mesh::of(made->group->rank(), made->group->size(), sizes);
+namespace {
+
+void stand_along_axes(Job& self, const Mesh& mesh) {
+  self.axes = {};
+  self.steps = std::make_shared<comm::AxisGroups>();
   for (int i = 0; i < kAxes; ++i) {
     const auto axis = static_cast<Axis>(i);
-    std::shared_ptr<comm::Group>& along = made->axes[static_cast<size_t>(i)];
+    std::shared_ptr<comm::Group>& along = self.axes[static_cast<size_t>(i)];
     if (mesh.size(axis) == mesh.world())
-      along = made->group;
+      along = self.group;
     else if (mesh.size(axis) > 1)
-      along = made->group->split(mesh.first_along(axis));
+      along = self.group->split(mesh.first_along(axis));
   }
-  made->reducing = made->along(Axis::data);
+  self.reducing = self.along(Axis::data);
   for (int i = 0; i < kAxes; ++i)
-    if (const auto& along = made->axes[static_cast<size_t>(i)])
-      made->steps->change(static_cast<Axis>(i), {.communicators = {along->split(0)}});
-  Job& self = *made;
-  context.job = std::move(made);
+    if (const auto& along = self.axes[static_cast<size_t>(i)])
+      self.steps->change(static_cast<Axis>(i), {.communicators = {along->split(0)}});
+  StepContext& context = StepContext::current();
   context.groups = self.steps;
   context.mesh = mesh;
   context.random.rank = static_cast<uint64_t>(mesh.place(Axis::data));
   context.random.world = static_cast<uint64_t>(mesh.size(Axis::data));
+  watch_steps(self);
+}
+
+}  // namespace
+
+void join(std::shared_ptr<comm::Group> group, const MeshSizes& sizes) {
+  leave();
+  comm::note_joined();
+  const bool alone = group == nullptr || group->size() == 1;
+  const Mesh mesh = alone ? Mesh::of(0, 1, sizes) : Mesh::of(group->rank(), group->size(), sizes);
+  auto made = std::make_unique<Job>();
+  made->group = std::move(group);
+  StepContext& context = StepContext::current();
+  Job& self = *made;
+  context.job = std::move(made);
+  if (alone) return;
+  stand_along_axes(self, mesh);
   self.hooks.push_back(context.after_backward.add(reduce_gradients));
   self.hooks.push_back(context.update_conditions.add(used_anywhere));
-  watch_steps(self);
+}
+
+void arrange(const MeshSizes& sizes) {
+  const Mesh other = Mesh::of(rank(), world_size(), sizes);  // says so where it asks for more
+  if (other == mesh()) return;
+  Job& self = joined("arrange");
+  if (!self.parameters.empty() || !self.optimizers.empty())
+    throw_error<ConfigError>("[fleet] arrange() comes before distributed_model and distributed_optimizer");
+  synchronize();
+  stand_along_axes(self, other);
 }
 
 void leave() {

@@ -65,21 +65,14 @@ class BucketAllReduce final : public Pass {
   std::string_view name() const override { return "bucket_all_reduce"; }
 
   void run(Graph& graph, const Options& options) const override {
-    std::vector<Reduction> reductions = find(graph);
+    const std::vector<Reduction> reductions = find(graph);
     if (reductions.empty()) return;
-    int64_t total = 0;
-    for (const Reduction& one : reductions) total += one.bytes;
-    int64_t left = total, most_bytes = 0;
     std::vector<Bucket> buckets;
-    for (const Reduction& next : reductions) {
-      bool joins = options.fuse_all_reduce_ops && !buckets.empty() &&
-                   buckets.back().takes(next, most_bytes, options.all_reduce_layers);
-      if (!joins) {
-        buckets.emplace_back();
-        most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : usual_bytes(total, left);
-      }
-      buckets.back().add(next);
-      left -= next.bytes;
+    for (int axis = 0; axis < kAxes; ++axis) {  // what stands between two of one axis need not part them
+      std::vector<Reduction> along;
+      for (const Reduction& one : reductions)
+        if (one.node->attributes.integer("axis") == axis) along.push_back(one);
+      share_out(along, options, buckets);
     }
     std::vector<GraphNode*> order;  // places are into it
     for (GraphNode& node : graph.nodes()) order.push_back(&node);
@@ -90,6 +83,23 @@ class BucketAllReduce final : public Pass {
   }
 
  private:
+  static void share_out(const std::vector<Reduction>& reductions, const Options& options,
+                        std::vector<Bucket>& buckets) {
+    int64_t total = 0;
+    for (const Reduction& one : reductions) total += one.bytes;
+    int64_t left = total, most_bytes = 0;
+    for (const Reduction& next : reductions) {
+      bool joins = options.fuse_all_reduce_ops && !buckets.empty() &&
+                   buckets.back().takes(next, most_bytes, options.all_reduce_layers);
+      if (!joins) {
+        buckets.emplace_back();
+        most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : usual_bytes(total, left);
+      }
+      buckets.back().add(next);
+      left -= next.bytes;
+    }
+  }
+
   // Of a bucket when `left` of all gradients' bytes are still to be reduced. Nothing computes beside the last one, so
   // they get smaller towards the end.
   static int64_t usual_bytes(int64_t total, int64_t left) {

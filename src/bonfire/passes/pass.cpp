@@ -18,6 +18,7 @@
 #include "bonfire/passes/fuse_norms.h"
 #include "bonfire/passes/look_up_products.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
+#include "bonfire/passes/shard.h"
 #include "bonfire/passes/sync_batch_norm.h"
 
 namespace bonfire::passes {
@@ -28,6 +29,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(dead_code());
     list.push_back(fold_constants());
     list.push_back(common_subexpressions());
+    list.push_back(shard());
     list.push_back(amp());
     list.push_back(common_subexpressions());
     list.push_back(dead_code());

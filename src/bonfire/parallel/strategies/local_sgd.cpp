@@ -85,6 +85,11 @@ void check_local_sgd(const DistributedStrategy& s) {
 }
 
 void apply_local_sgd(const Applied& to, std::unique_ptr<StrategyPart>& kept) {
+  if (to.strategy.use_local_sgd && to.job.along(Axis::tensor))
+    throw_error<ConfigError>(
+        "[strategy] use_local_sgd does not go with a tensor axis ({}): ranks that share layers meet at every step "
+        "anyway; leave one of them out",
+        to_string(mesh()));
   if (!to.strategy.use_local_sgd.chosen || !to.job.has_replicas()) return;
   kept.reset();
   if (to.strategy.use_local_sgd) kept = std::make_unique<LocalSgdPart>(to);

@@ -1,11 +1,10 @@
 #include "bonfire/train/config/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -17,6 +16,7 @@
 #include "bonfire/models/make.h"
 #include "bonfire/train/config/config_keys.h"
 #include "bonfire/train/config/config_rules.h"
+#include "bonfire/train/config/config_values.h"
 #include "bonfire/train/config/foreign_keys.h"
 
 namespace bonfire::train {
@@ -24,6 +24,7 @@ namespace bonfire::train {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace config_values;
 
 // One setting as it was written: the text of a scalar, or of each item of a list.
 struct Setting {
@@ -32,82 +33,6 @@ struct Setting {
   std::string where;  // "configs/a.yaml:3" or "command line"
 };
 using Settings = std::map<std::string, Setting>;  // by the key's full name
-
-// --- text ⇄ value --------------------------------------------------------------------------------------------------
-
-template <class Number>
-bool parse_number(const std::string& text, Number& value) {
-  const char* end = text.data() + text.size();
-  auto [stopped, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stopped == end;
-}
-
-bool parse(const std::string& text, double& value) { return parse_number(text, value) && std::isfinite(value); }
-bool parse(const std::string& text, uint64_t& value) { return parse_number(text, value); }
-bool parse(const std::string& text, int64_t& value) { return parse_number(text, value); }
-bool parse(const std::string& text, std::string& value) {
-  value = text;
-  return true;
-}
-bool parse(const std::string& text, bool& value) {
-  std::string lower = text;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  value = lower == "true" || lower == "yes" || lower == "on";
-  return value || lower == "false" || lower == "no" || lower == "off";
-}
-
-bool parse(const std::string& text, Interval& value) {
-  const std::optional<Interval> interval = parse_interval(text);
-  value = interval.value_or(Interval{});
-  return interval.has_value();
-}
-
-std::string_view type_name(const Interval&) { return "epochs (a whole number from 1), `500 steps` or `10 min`"; }
-std::string_view type_name(double) { return "a number"; }
-std::string_view type_name(uint64_t) { return "a whole number from 0"; }
-std::string_view type_name(int64_t) { return "a whole number"; }
-std::string_view type_name(bool) { return "true or false"; }
-std::string_view type_name(const std::string&) { return "text"; }
-
-std::string print(const Interval& value) { return to_string(value); }
-std::string print(double value) { return fmt::format("{}", value); }
-std::string print(uint64_t value) { return fmt::format("{}", value); }
-std::string print(int64_t value) { return fmt::format("{}", value); }
-std::string print(bool value) { return value ? "true" : "false"; }
-std::string print(const std::string& value) {
-  YAML::Emitter out;
-  out << YAML::DoubleQuoted << value;
-  return out.c_str();
-}
-
-template <class T>
-struct ItemOf {
-  using Type = T;
-  static constexpr bool kList = false, kOptional = false;
-};
-template <class T>
-struct ItemOf<std::vector<T>> {
-  using Type = T;
-  static constexpr bool kList = true, kOptional = false;
-};
-template <class T>
-struct ItemOf<Choice<T>> : ItemOf<T> {};
-template <class T>
-struct ItemOf<std::optional<T>> {
-  using Type = typename ItemOf<T>::Type;
-  static constexpr bool kList = ItemOf<T>::kList, kOptional = true;
-};
-
-std::string joined(const std::vector<std::string_view>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
-
-// "at least 1", "above 0", "from 0 to 1"; empty when everything goes.
-std::string range_text(const KeyOptions& options) {
-  if (std::isfinite(options.most) && options.above)
-    return fmt::format("above {}, {} {}", options.least, options.below ? "below" : "at most", options.most);
-  if (std::isfinite(options.most)) return fmt::format("from {} to {}", options.least, options.most);
-  if (std::isfinite(options.least)) return fmt::format("{} {}", options.above ? "above" : "at least", options.least);
-  return {};
-}
 
 // --- reading -------------------------------------------------------------------------------------------------------
 
@@ -121,15 +46,31 @@ class Reader {
   template <class T>
   void key(std::string_view name, T& value, std::string_view, const KeyOptions& options) {
     known_.emplace_back(name);
-    auto found = settings_.find(std::string(name));
-    if (found == settings_.end()) return;
-    read(found->first, found->second, value, options);
-    settings_.erase(found);
+    if constexpr (ItemOf<T>::kMap) {
+      read_map(std::string(name) + ".", value, options);
+    } else {
+      auto found = settings_.find(std::string(name));
+      if (found == settings_.end()) return;
+      given_.emplace_back(name);
+      read(found->first, found->second, value, options);
+      settings_.erase(found);
+    }
   }
+  const std::vector<std::string>& given() const { return given_; }
 
   const std::vector<std::string>& known() const { return known_; }
 
  private:
+  template <class T>
+  void read_map(const std::string& prefix, std::map<std::string, T>& value, const KeyOptions& options) {
+    for (auto next = settings_.lower_bound(prefix);
+         next != settings_.end() && next->first.starts_with(prefix) && next->first != prefix;
+         next = settings_.erase(next)) {
+      if (value.empty()) given_.push_back(prefix.substr(0, prefix.size() - 1));
+      read(next->first, next->second, value[next->first.substr(prefix.size())], options);
+    }
+  }
+
   template <class T>
   static void read(const std::string& name, const Setting& setting, T& value, const KeyOptions& options) {
     using Kind = ItemOf<T>;
@@ -175,7 +116,7 @@ class Reader {
   }
 
   Settings& settings_;
-  std::vector<std::string> known_;
+  std::vector<std::string> known_, given_;
 };
 
 // Other spellings: those of the VGG guide's file.
@@ -375,10 +316,10 @@ std::string what_it_is_called(const std::string& name, std::vector<std::string> 
 
 Config read(Settings& settings) {
   Config config;
-  for (const auto& [name, setting] : settings) config.given.push_back(name);
   const bool gives_schedule = settings.contains("schedule");
   Reader reader(settings);
   visit_keys(config, reader);
+  config.given = reader.given();
   if (!settings.empty()) refuse_unknown(settings, reader.known());
   if (!gives_schedule && !config.milestones.empty()) config.schedule = "multi_step";
   return config;
@@ -405,6 +346,10 @@ std::string print_any(const T& value, std::string_view empty) {
   using Kind = ItemOf<T>;
   if constexpr (Kind::kOptional) {
     return value ? print_any(*value, empty) : std::string(empty);
+  } else if constexpr (Kind::kMap) {
+    std::vector<std::string> items;
+    for (const auto& [key, item] : value) items.push_back(fmt::format("{}: {}", print(key), print(item)));
+    return fmt::format("{{{}}}", fmt::join(items, ", "));
   } else if constexpr (Kind::kList) {
     std::vector<std::string> items;
     for (const auto& item : value) items.push_back(print(item));
@@ -421,7 +366,7 @@ class YamlWriter {
 
   void section(std::string_view title) {
     text_ += fmt::format("{}# {}\n", text_.empty() ? "" : "\n", title);
-    nested_ = false;
+    map_ = {};
   }
 
   template <class T>
@@ -431,12 +376,12 @@ class YamlWriter {
     const std::string text = print_any(value, options.empty);
     // A run's configuration is the run's, whichever way it was gone on with.
     if ((name == "resume" && text == "\"\"") || (name == "resume_anyway" && text == "false")) return;
-    constexpr std::string_view kNested = "strategy.";
-    bool nested = name.starts_with(kNested);
-    if (nested && !nested_) text_ += "strategy:\n";
-    nested_ = nested;
-    if (nested) name = name.substr(kNested.size());
-    text_ += fmt::format("{}{}: {}\n", nested ? "  " : "", name, text);
+    const size_t dot = name.find('.');
+    const std::string_view map = dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+    if (!map.empty() && map != map_) text_ += fmt::format("{}:\n", map);
+    map_ = map;
+    if (!map.empty()) name = name.substr(dot + 1);
+    text_ += fmt::format("{}{}: {}\n", map.empty() ? "" : "  ", name, text);
   }
 
   std::string take() { return std::move(text_); }
@@ -444,7 +389,8 @@ class YamlWriter {
  private:
   std::string text_;
   std::span<const std::string_view> without_;
-  bool nested_ = false, has_momentum_;
+  std::string_view map_;  // that is being written
+  bool has_momentum_;
 };
 
 const std::string kReferenceHead =
@@ -468,6 +414,7 @@ class ReferenceWriter {
     std::string kind =
         options.choices.empty() ? std::string(type_name(typename Kind::Type{})) : joined(options.choices);
     if (Kind::kList) kind = "a list of: " + kind;
+    if (Kind::kMap) kind = "a map to: " + kind;
     if (std::string range = range_text(options); !range.empty()) kind += ", " + range;
     if (Kind::kOptional) kind += fmt::format("; or {}", options.empty);
     text_ += fmt::format("| `{}` | `{}` | {} | {} |\n", name, print_any(value, options.empty), kind, meaning);
@@ -552,6 +499,30 @@ std::vector<Device> places_of(const Config& config) {
         "[train] place names {} devices for one process, and num_gpus asks for {} processes; leave one of them out",
         places.size(), config.num_gpus);
   return places;
+}
+
+std::vector<nn::Split> splits_of(const Config& config) {
+  std::vector<nn::Split> splits;
+  for (const auto& [path, split] : config.tensor_split)
+    splits.push_back({path, static_cast<int>(split.axis), split.blocks});
+  return splits;
+}
+
+MeshSizes mesh_of(const Config& config) {
+  constexpr std::string_view kUsual = "tensor, data, pipeline";
+  const MeshConfig& given = config.mesh;
+  MeshSizes sizes{.data = static_cast<int>(given.data.value_or(0)),
+                  .pipeline = static_cast<int>(given.pipeline),
+                  .tensor = static_cast<int>(given.tensor)};
+  for (size_t i = 0; i < kAxes; ++i) {
+    const std::string name = name_of(static_cast<Axis>(i));
+    auto found = std::ranges::find(given.order, name);
+    if (given.order.size() != kAxes || found == given.order.end())
+      throw_error<ConfigError>("[config] mesh.order is [{}], expected data, pipeline and tensor, each once: [{}]",
+                               fmt::join(given.order, ", "), kUsual);
+    sizes.order.at(static_cast<size_t>(found - given.order.begin())) = static_cast<Axis>(i);
+  }
+  return sizes;
 }
 
 std::string to_yaml(const Config& config, std::span<const std::string_view> without) {

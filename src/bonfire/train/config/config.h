@@ -9,14 +9,28 @@
 // settings say together is checked too (config_rules.h), but beside `resume`: there the run's own count as well.
 
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 
+#include "bonfire/graph/mesh.h"
+#include "bonfire/nn/split.h"
 #include "bonfire/parallel/strategy.h"
 #include "bonfire/tensor/device.h"
 #include "bonfire/train/trainer/interval.h"
 
 namespace bonfire::train {
+
+struct MeshConfig {
+  std::optional<int64_t> data = {};  // empty: what the others leave
+  int64_t pipeline = 1, tensor = 1;
+  std::vector<std::string> order = {"tensor", "data", "pipeline"};  // neighbours first
+};
+
+// Of a variable that ranks share out: `0`, or `0/3` for 3 matrices that are packed along axis 0.
+struct SplitAxis {
+  int64_t axis = 0, blocks = 1;
+};
 
 struct Config {
   uint64_t seed = 1;
@@ -74,6 +88,8 @@ struct Config {
   std::string balance = "equal";
   double collective_timeout = 300;              // seconds
   std::optional<int64_t> check_replicas = 500;  // steps; empty: off
+  MeshConfig mesh;
+  std::map<std::string, SplitAxis> tensor_split = {};  // by paths of variables; empty: the model's own plan
   DistributedStrategy strategy;
 
   std::vector<std::string> given = {};  // keys that a file, the environment or the command line has set
@@ -91,6 +107,9 @@ Config parse_config_of_run(const std::string& yaml, const std::string& name);
 
 // The devices that `place` names. ConfigError for what is no device, and for several of them in several processes.
 std::vector<Device> places_of(const Config& config);
+
+std::vector<nn::Split> splits_of(const Config& config);
+MeshSizes mesh_of(const Config& config);  // ConfigError for an order that does not name each axis once
 
 // Every key but those that are left out; parse_config gives the same Config back.
 std::string to_yaml(const Config& config, std::span<const std::string_view> without = {});

@@ -60,7 +60,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("seq_length", c.seq_length, "text and sequences: tokens of one", {.least = 8, .most = 512});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
   visit.key("batch_size", c.batch_size,
-            "samples a step, of each rank; where place names several devices: of all together", some);
+            "samples a step, of each rank (of ranks that share a model's layers: of all that do); where place names "
+            "several devices: of all together",
+            some);
   visit.key("drop_last", c.drop_last,
             "whether samples that do not fill a last batch are left out of an epoch; false: they are trained on, in a "
             "smaller batch",
@@ -114,7 +116,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("gamma", c.gamma, "multi_step: what the rate is multiplied by", positive);
   visit.key("warmup_epochs", c.warmup_epochs, "epochs in which the rate rises to lr in a straight line first", whole);
   visit.key("warmup_start_lr", c.warmup_start_lr, "where that line begins", whole);
-  visit.key("scale_lr", c.scale_lr, "multiply lr by the number of ranks", any);
+  visit.key("scale_lr", c.scale_lr, "multiply lr by the number of ranks with samples of their own", any);
   visit.key("clip_grad_norm", c.clip_grad_norm, "gradients longer than this are shortened to it",
             {.least = 0, .above = true, .empty = "off"});
   visit.key("ema_decay", c.ema_decay, "evaluate and save a running mean of the weights, with this decay",
@@ -161,6 +163,23 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
       "steps after which the weights and optimizer states of all ranks are compared, bit by bit; also before each "
       "checkpoint; off: never",
       {.least = 1, .empty = "off"});
+
+  const KeyOptions ranks{.least = 1, .most = 65536};
+  visit.section("Mesh");
+  visit.key("mesh.data", c.mesh.data,
+            "ranks that train on samples of their own; auto: as many as the other axes leave. The product of the three "
+            "must be the number of ranks",
+            ranks);
+  visit.key("mesh.pipeline", c.mesh.pipeline, "stages that a model is cut into, a rank each", ranks);
+  visit.key("mesh.tensor", c.mesh.tensor, "ranks that share the work of each layer", ranks);
+  visit.key("mesh.order", c.mesh.order,
+            "axes, those first whose ranks are numbered one after the other and so stand nearest to each other",
+            {.choices = {"data", "pipeline", "tensor"}});
+
+  visit.key("tensor.split", c.tensor_split,
+            "what ranks along mesh.tensor share out: paths of variables (`*` stands for any text, the longest match "
+            "counts) and the axis that is split; empty: as the model's own plan says (`bonfire inspect shards`)",
+            any);
 
   auto& s = c.strategy;
   visit.section("Strategy");

@@ -32,6 +32,7 @@ void refuse_without_effect(const Config& c) {
        "optimizer: momentum, nesterov or lars"},
       {"milestones", !c.milestones.empty(), steps_down, "schedule: multi_step"},
       {"gamma", c.gamma != usual.gamma, steps_down, "schedule: multi_step"},
+      {"tensor.split", !c.tensor_split.empty(), c.mesh.tensor > 1, "mesh.tensor above 1"},
       {"warmup_start_lr", c.warmup_start_lr != usual.warmup_start_lr, c.warmup_epochs > 0, "warmup_epochs"},
   };
   for (const Dependent& one : all)
@@ -54,6 +55,20 @@ void refuse_what_contradicts(const Config& c) {
         "[config] balance: auto weighs the gradients of all ranks by their shares, and with strategy.use_local_sgd "
         "each "
         "rank has a gradient of its own; leave one of them out");
+}
+
+void check_mesh(const Config& c) {
+  mesh_of(c);
+  if (c.mesh.pipeline > 1) throw_error<ConfigError>("[config] mesh.pipeline is not available yet; leave it out");
+  if (c.mesh.tensor == 1) return;
+  if (c.balance == "auto")
+    throw_error<ConfigError>(
+        "[config] balance: auto gives slow ranks fewer samples, and ranks along mesh.tensor share the same ones; leave "
+        "one of them out");
+  if (c.strategy.use_local_sgd)
+    throw_error<ConfigError>(
+        "[config] strategy.use_local_sgd spares ranks from meeting at each step, and ranks along mesh.tensor share the "
+        "work of each layer; leave one of them out");
 }
 
 // Bytes of an image in a batch: as it is read, and as the model sees it. Of one channel, since the data is not known.
@@ -85,6 +100,7 @@ void check_config(const Config& config) {
   refuse_without_effect(config);
   refuse_what_contradicts(config);
   check_strategy(config.strategy);
+  check_mesh(config);
   if (config.backend == "nccl") throw_error<ConfigError>("[config] backend: nccl is not available yet; leave it out");
   refuse_what_the_machine_cannot(config);
 }
@@ -94,19 +110,9 @@ bool has_momentum(const Config& config) {
 }
 
 bool is_planned_key(std::string_view name) {
-  constexpr std::string_view kKeys[] = {"memory_budget",
-                                        "mesh",
-                                        "pipeline",
-                                        "placement",
-                                        "strategy.mode",
-                                        "strategy.ps",
-                                        "strategy.offload_optimizer",
-                                        "strategy.mesh",
-                                        "strategy.pipeline",
-                                        "strategy.sharding",
-                                        "strategy.tensor",
-                                        "strategy.use_tf32",
-                                        "tensor",
+  constexpr std::string_view kKeys[] = {"memory_budget",     "pipeline",          "placement",
+                                        "strategy.mode",     "strategy.ps",       "strategy.offload_optimizer",
+                                        "strategy.pipeline", "strategy.sharding", "strategy.use_tf32",
                                         "strategy.placement"};
   return std::ranges::any_of(
       kKeys, [&](std::string_view key) { return name == key || (name.starts_with(key) && name[key.size()] == '.'); });

@@ -41,7 +41,8 @@ std::vector<ModelRow> model_table(const models::Model& model, const Tensor& inpu
     for (const Tensor& output : outputs) live.push_back(output.value());
     std::unique_ptr<Graph> graph = Graph::from_trace(trace, live);
     for (const GraphNode& node : graph->nodes())
-      if (!node.is_input() && !node.outputs.empty()) add_node(row_of(rows, node.path), node);
+      if (!node.is_input() && !node.outputs.empty() && !node.op->has(Trait::placeholder))
+        add_node(row_of(rows, node.path), node);
   }
   for (const auto& [name, parameter] : model.named_parameters()) {
     size_t dot = name.rfind('.');

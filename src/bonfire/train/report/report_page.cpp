@@ -153,8 +153,9 @@ class ReportPage final : public Reporter {
                     escape_html(run_.data), grouped(run_.train_samples), escape_html(run_.unit),
                     run_.validates() ? fmt::format(", {} to validate", grouped(run_.validation_samples)) : "",
                     run_.test_samples > 0 ? fmt::format(", {} to test", grouped(run_.test_samples)) : "", steps,
-                    grouped(run_.batch_size * run_.ranks), escape_html(run_.unit),
+                    grouped(run_.batch_size * run_.replicas), escape_html(run_.unit),
                     escape_html(run_.ranks > 1 ? plural(run_.ranks, "rank") : run_.place));
+    if (!run_.mesh.empty()) text += fmt::format("<p>Mesh: {}</p>\n", escape_html(run_.mesh));
     if (!run_.pixels.empty()) text += fmt::format("<p>Pixels: {}</p>\n", escape_html(run_.pixels));
     text += fmt::format("<p>Begun on {} by Bonfire {}", started_, escape_html(run_.version));
     if (!run_.command.empty()) text += fmt::format(": <code>{}</code>", escape_html(run_.command));

@@ -28,7 +28,8 @@ struct RunBegins {
   std::string predict_hint = {}, data_hint = {};  // of the task: train/tasks/task.h
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
   int64_t steps_between_evaluations = 0;
-  int64_t ranks = 1;                      // batch_size is of each
+  int64_t ranks = 1, replicas = 1;        // replicas: of the model; batch_size is of each
+  std::string mesh = {};                  // where ranks share a model: "data 2 × tensor 2"
   int64_t first_step = 0;                 // of this process; more than 0 when resumed
   std::string config = {}, modules = {};  // as YAML; as a tree
   std::vector<ModelRow> layers = {};      // what each costs

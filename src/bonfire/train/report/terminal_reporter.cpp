@@ -45,14 +45,15 @@ class TerminalReporter final : public Reporter {
     started_ = since_ = seconds_now();
     line(fmt::format("training {} ({} parameters) on {}: {}", run.model, grouped(run.parameters), run.data,
                      samples_in_words(run)));
-    line(fmt::format("{} of {} on {}",
-                     run.counts_epochs()
-                         ? fmt::format("{} of {}", plural(run.epochs, "epoch"), plural(run.steps_per_epoch, "step"))
-                         : plural(run.total_steps, "step"),
-                     run.ranks > 1 ? fmt::format("{} {} ({} on each of {} ranks)", grouped(run.ranks * run.batch_size),
-                                                 run.unit, grouped(run.batch_size), run.ranks)
-                                   : fmt::format("{} {}", grouped(run.batch_size), run.unit),
-                     run.place));
+    line(fmt::format(
+        "{} of {} on {}",
+        run.counts_epochs() ? fmt::format("{} of {}", plural(run.epochs, "epoch"), plural(run.steps_per_epoch, "step"))
+                            : plural(run.total_steps, "step"),
+        run.replicas > 1 ? fmt::format("{} {} ({} on each of {} {})", grouped(run.replicas * run.batch_size), run.unit,
+                                       grouped(run.batch_size), run.replicas, run.mesh.empty() ? "ranks" : "replicas")
+                         : fmt::format("{} {}", grouped(run.batch_size), run.unit),
+        run.place));
+    if (!run.mesh.empty()) line(fmt::format("mesh: {}, {} ranks", run.mesh, run.ranks));
     if (!run.pixels.empty()) line("pixels: " + run.pixels);
     if (!run.resumed_from.empty()) line("resumed from " + run.resumed_from);
     if (is_terminal_) drawing_ = std::thread([this] { keep_drawing(); });

@@ -41,7 +41,7 @@ double TimeLeft::of_pauses(double seconds) const {
   const int64_t left = run_.total_steps - last_.step, every = run_.steps_between_evaluations;
   if (every <= 0) return 0;
   const int64_t evaluated = run_.validates() ? run_.validation_samples : run_.test_samples;
-  const auto batches = static_cast<double>(evaluated) / static_cast<double>(run_.batch_size * run_.ranks);
+  const auto batches = static_cast<double>(evaluated) / static_cast<double>(run_.batch_size * run_.replicas);
   const double each = pause_.value_or(batches * step_ / 3);
   const int64_t later = (left + every - 1) / every;
   const bool is_next = left % every == 0 && last_.done == last_.all;  // the epoch's last step is done

@@ -41,8 +41,7 @@ class ClassJudge final : public Judge {
   }
 
   void finish(EvaluationReport& report) override {
-    for (std::vector<int64_t>* counted : {&confusion_, &by_confidence_, &wrong_by_confidence_})
-      add_over_ranks(*counted);
+    for (std::vector<int64_t>* counted : {&confusion_, &by_confidence_, &wrong_by_confidence_}) add_over_data(*counted);
     report.confusion = std::move(confusion_);
     report.by_confidence = std::move(by_confidence_);
     report.wrong_by_confidence = std::move(wrong_by_confidence_);

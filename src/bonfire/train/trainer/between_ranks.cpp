@@ -8,6 +8,15 @@ namespace {
 
 bool alone() { return fleet::world_size() == 1; }
 
+void take_part_of_first(const Variable& variable) {
+  if (fleet::mesh().size(Axis::data) == 1) return;
+  comm::Group& same = fleet::group(Axis::data);
+  std::vector<std::byte> bytes(variable.stored_spec().bytes());
+  if (same.rank() == 0) bytes = variable.save_stored();
+  same.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
+  if (same.rank() != 0) variable.load_stored(bytes);
+}
+
 }  // namespace
 
 bool is_first_rank() { return fleet::rank() == 0; }
@@ -16,8 +25,14 @@ void add_over_ranks(std::span<int64_t> counts) {
   if (!alone()) fleet::group().all_reduce({counts.data(), counts.size(), DType::i64}, comm::Reduce::sum);
 }
 
-void add_over_ranks(std::span<double> sums) {
-  if (!alone()) fleet::group().all_reduce({sums.data(), sums.size(), DType::f64}, comm::Reduce::sum);
+void add_over_data(std::span<int64_t> counts) {
+  if (fleet::mesh().size(Axis::data) > 1)
+    fleet::group(Axis::data).all_reduce({counts.data(), counts.size(), DType::i64}, comm::Reduce::sum);
+}
+
+void add_over_data(std::span<double> sums) {
+  if (fleet::mesh().size(Axis::data) > 1)
+    fleet::group(Axis::data).all_reduce({sums.data(), sums.size(), DType::f64}, comm::Reduce::sum);
 }
 
 std::vector<int64_t> numbers_of_ranks(int64_t own) {
@@ -39,6 +54,10 @@ std::string text_of_first_rank(const std::string& text) {
 void take_values_of_first_rank(const nn::StateDict& variables) {
   if (alone()) return;
   for (const auto& [name, variable] : variables) {
+    if (!variable.slice().is_all()) {  // of those that have the same part
+      take_part_of_first(variable);
+      continue;
+    }
     std::vector<std::byte> bytes(variable.spec().bytes());
     if (is_first_rank()) bytes = variable.save();
     fleet::group().broadcast({bytes.data(), bytes.size(), DType::u8}, 0);

@@ -14,12 +14,15 @@ namespace bonfire::train {
 
 bool is_first_rank();  // the one that shows progress and writes files
 
-void add_over_ranks(std::span<int64_t> counts);
-void add_over_ranks(std::span<double> sums);
+void add_over_ranks(std::span<int64_t> counts);  // what each rank has counted
+// What each part of the batch counts once, though several ranks may share the work on it (mesh).
+void add_over_data(std::span<int64_t> counts);
+void add_over_data(std::span<double> sums);
 
 std::vector<int64_t> numbers_of_ranks(int64_t own);  // [rank]
 
 std::string text_of_first_rank(const std::string& text);
+// Of a variable of which ranks have parts, each gets that of the first one along the data axis.
 void take_values_of_first_rank(const nn::StateDict& variables);
 
 // ConfigError, the same on all ranks, naming keys that differ, their values and the ranks that have them.

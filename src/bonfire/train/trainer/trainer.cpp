@@ -11,6 +11,7 @@
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/data_parallel.h"
+#include "bonfire/parallel/tensor_split.h"
 #include "bonfire/train/checkpoint/restart.h"
 #include "bonfire/train/config/config_rules.h"
 #include "bonfire/train/trainer/trainer_state.h"
@@ -98,8 +99,11 @@ void Trainer::State::make_model() {
     if (!report.complete()) note(to_string(report));
   }
   if (!own || !own->is_copied) model->to(place);
+  // What ranks share out is known before the optimizer is made: its states are parts, too.
+  if (config.mesh.tensor > 1 && !own)
+    fleet::tensor_splits(*model, splits_of(config), config.mesh.tensor);  // or says why
+  if (fleet::world_size() > 1) model = fleet::distributed_model(*model, {.split = splits_of(config)});
   optimizer = make_optimizer(config, model->parameters());
-  if (fleet::world_size() > 1) model = fleet::distributed_model(*model);
   distributed.emplace(*optimizer, chosen_strategy(config));  // the environment has had its say in the configuration
   local = fleet::local_sgd_of_job();
   accumulation = fleet::accumulation_of_job();
@@ -110,7 +114,7 @@ void Trainer::State::make_model() {
 
 // Of the devices of one process the batch is dealt out, while ranks have a batch each.
 int64_t Trainer::State::own_batch() const {
-  return places_of(config).size() > 1 ? config.batch_size / fleet::world_size() : config.batch_size;
+  return places_of(config).size() > 1 ? config.batch_size / replicas_of_model() : config.batch_size;
 }
 
 // Refused before anything of that size is made.
@@ -125,7 +129,7 @@ void Trainer::State::require_batch_fits() const {
 }
 
 void Trainer::State::open_loaders() {
-  if (config.balance == "auto" && fleet::world_size() > 1) balance.emplace(fleet::world_size(), own_batch());
+  if (config.balance == "auto" && replicas_of_model() > 1) balance.emplace(replicas_of_model(), own_batch());
   data::LoaderOptions loading{.batch_size = own_batch(),
                               .sampler = fleet::sampler(),
                               .shuffle = true,
@@ -181,6 +185,8 @@ RunBegins Trainer::State::beginning() const {
                 .batch_size = own_batch(),
                 .steps_between_evaluations = steps_between(config.eval_freq, train->batches_per_epoch()),
                 .ranks = fleet::world_size(),
+                .replicas = replicas_of_model(),
+                .mesh = replicas_of_model() == fleet::world_size() ? "" : to_string(fleet::mesh()),
                 .first_step = step,
                 .config = own ? to_yaml(config, kKeysOfKnownTasks) : to_yaml(config),
                 .modules = nn::to_string(*model),
@@ -310,8 +316,9 @@ RunEnds Trainer::run_as_rank() {
   s.first_step = s.step;
   s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));
   if (s.is_complete()) return s.tell_complete();
-  if (s.samples_are_traced)
-    s.sample_trace = std::make_unique<SampleTrace>(s.folder, s.ledger.restarts(), fleet::rank());
+  const Mesh& mesh = fleet::mesh();
+  if (s.samples_are_traced && mesh.place(Axis::tensor) == 0 && mesh.place(Axis::pipeline) == 0)
+    s.sample_trace = std::make_unique<SampleTrace>(s.folder, s.ledger.restarts(), mesh.place(Axis::data));
   s.make_writer();
   if (is_first_rank()) {
     std::string yaml = s.own ? to_yaml(s.config, kKeysOfKnownTasks) : to_yaml(s.config);

@@ -71,9 +71,9 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
     }
     begin += share.all;
   }
-  add_over_ranks({&targets, 1});
-  add_over_ranks({&loss, 1});
-  add_over_ranks(sums);
+  add_over_data({&targets, 1});
+  add_over_data({&loss, 1});
+  add_over_data(sums);
   if (judge) judge->finish(report);
   model->train();
   const auto all = static_cast<double>(targets);
@@ -108,7 +108,9 @@ void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
   if (best_checkpoint.filename() != checkpoint_name(step)) {
     best.emplace(*model, place);
     if (writer) writer->finish();
-    if (is_first_rank()) nn::load_state_dict(best->state(), folder / "best.safetensors");
+    // Ranks that hold parts read these themselves: they see one file system.
+    if (is_first_rank() || writes_together)
+      nn::load_state_dict(best->state(), open_tensors(folder / "best.safetensors"));
     take_values_of_first_rank(best->state());
   }
   EvaluationReport report = measure(EvaluationReport::On::test, epoch, best ? &best->copies() : evaluated_values());

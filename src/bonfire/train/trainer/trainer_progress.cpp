@@ -7,6 +7,7 @@
 #include "bonfire/parallel/step_communication.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/report/number_text.h"
+#include "bonfire/train/report/shards_table.h"
 #include "bonfire/train/report/timeline.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
@@ -68,6 +69,19 @@ void Trainer::State::note_hints() const {
   if (fleet::world_size() > 1) return;
   const std::string hint = fleet::hint_to_use_all(place, devices(), fleet::command_words());
   if (!hint.empty() && comm::read_environment().starter == comm::Starter::nobody) note(hint);
+}
+
+void Trainer::State::note_gathers() {
+  if (told_gathers || fleet::mesh().size(Axis::tensor) == 1) return;
+  for (const auto& plan : runtime::cached_plans()) {
+    if (!plan->waits_for_ranks) continue;
+    told_gathers = true;
+    const std::vector<passes::Gathered> gathered = passes::gathered_in(*plan->graph);
+    if (!gathered.empty())
+      note(fmt::format("ops that have no rule for parts, for which ranks along mesh.tensor gather: {}",
+                       in_words(gathered)));
+    return;
+  }
 }
 
 void Trainer::State::note_collectives() {

@@ -32,6 +32,8 @@ void Trainer::State::settle() {
   config.resume_anyway = false;
   use_settings();
   require_same_on_ranks("train", shared_settings(config));
+  // With nothing said here the ranks stand as the program has arranged them.
+  if (mesh_of(config) != MeshSizes{}) fleet::arrange(mesh_of(config));
 }
 
 void Trainer::State::use_settings_of_run() {

@@ -9,7 +9,7 @@ void Trainer::State::note_samples(const Taken& taken) {
               .samples = taken.share.all,
               .of = train->samples(),
               .seed = config.seed,
-              .world = fleet::world_size(),
+              .world = replicas_of_model(),
               .drop_last = config.drop_last});
   if (sample_trace) sample_trace->add(step, taken.begin.epoch, taken.numbers);
 }

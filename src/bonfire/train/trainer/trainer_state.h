@@ -125,7 +125,7 @@ struct Trainer::State {
     int64_t rows = 0;     // samples of these steps, stand-ins too
   } own_time;
   double agreeing = 0;            // seconds that steps have begun later since ranks had to agree on them, in all
-  bool told_collectives = false;  // what a step communicates
+  bool told_collectives = false, told_gathers = false;  // what a step communicates
 
   // A batch, and what the loader said of it.
   struct Taken {
@@ -155,9 +155,10 @@ struct Trainer::State {
   }
   double epochs_done() const;
   int64_t own_batch() const;  // of this rank
-  int64_t global_batch() const { return own_batch() * fleet::world_size(); }
+  int64_t global_batch() const { return own_batch() * replicas_of_model(); }
+  static int replicas_of_model() { return fleet::mesh().size(Axis::data); }  // each with samples of its own
   // Batches differ in what they count for: on several ranks, at the end of an epoch, and where gradients add up.
-  bool weighs() const { return fleet::world_size() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
+  bool weighs() const { return replicas_of_model() > 1 || config.strategy.accumulate_steps > 1 || !config.drop_last; }
   bool must_stop() const;
   static bool asked_to_stop();  // this process
   size_t sums_of_a_step = 0;    // metrics that training steps add up
@@ -197,6 +198,7 @@ struct Trainer::State {
   void show(Progress::Doing doing, int64_t epoch, int64_t done = 0, int64_t all = 0) const;
   void note_hints() const;  // at the start
   void note_collectives();  // of a step, as soon as one is compiled
+  void note_gathers();      // along the tensor axis, likewise
   TimeSpent time_spent() const;
   static void share_time(StepReport& report, const TimeShares& own);  // with all ranks
 

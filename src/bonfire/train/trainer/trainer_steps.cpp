@@ -46,10 +46,10 @@ class Trainer::State::Tally {
     const TimeSpent now = state_.time_spent();
     double seconds = std::max(now.wall - since_.wall, 1e-9);
     sums_.resize(state_.sums_of_a_step);
-    add_over_ranks({&loss_, 1});
-    add_over_ranks(sums_);
+    add_over_data({&loss_, 1});
+    add_over_data(sums_);
     int64_t counts[] = {targets_, samples_};
-    add_over_ranks(counts);
+    add_over_data(counts);
     const auto targets = static_cast<double>(counts[0]), samples = static_cast<double>(counts[1]);
     double loss = loss_ / targets;
     if (!std::isfinite(loss))
@@ -159,7 +159,7 @@ Trainer::State::Taken Trainer::State::next_batch(bool begins_update) {
     adding = {};
     adding.samples = samples_until_update();
     ahead.push_back(take());
-    if (fleet::world_size() > 1 || adds_up)
+    if (replicas_of_model() > 1 || adds_up)
       for (int64_t i = 0; i < batches; ++i) {
         if (i > 0 && adding.counts) ahead.push_back(take());
         if (i > 0 && !adding.counts) break;
@@ -188,12 +188,13 @@ void Trainer::State::agree(const Taken& taken) {
     return all == 0 ? 0 : static_cast<double>(one) / static_cast<double>(all);
   };
   double part = adding.counts ? part_of(taken.targets, adding.own_targets) : part_of(share.all, adding.samples);
-  if (fleet::world_size() == 1 || alone) weight.set(share.own > 0 ? part : 0);
+  if (replicas_of_model() == 1 || alone) weight.set(share.own > 0 ? part : 0);
   if (fleet::world_size() == 1) return;
   const bool clock_of_first[] = {is_first_rank() && due_by_clock.evaluation,
                                  is_first_rank() && due_by_clock.checkpoint};
   due_by_clock = {};
   if (alone && !local->averages_next()) return;
+  const int64_t sharing = fleet::world_size() / replicas_of_model();  // a batch; each of them counts its targets
   int64_t counts[] = {asked_to_stop() ? 1 : 0, taken.targets, clock_of_first[0] ? 1 : 0, clock_of_first[1] ? 1 : 0,
                       adding.begins ? adding.own_targets : 0};
   const double asked = seconds_now();
@@ -201,14 +202,15 @@ void Trainer::State::agree(const Taken& taken) {
   agreeing += seconds_now() - asked;
   agreed_to_stop = counts[0] > 0;
   due_by_clock = {counts[2] > 0, counts[3] > 0};
-  if (adding.begins) adding.targets = counts[4];
-  if (adding.counts) part = part_of(counts[1], adding.targets);
-  if (!alone) weight.set(part * data::Share{taken.targets, counts[1], share.world}.weight());
+  const int64_t targets = counts[1] / sharing;
+  if (adding.begins) adding.targets = counts[4] / sharing;
+  if (adding.counts) part = part_of(targets, adding.targets);
+  if (!alone) weight.set(part * data::Share{taken.targets, targets, share.world}.weight());
 }
 
 bool Trainer::State::train_epoch(int64_t epoch) {
   optim::Schedule schedule{.kind = optim::parse_schedule_kind(config.schedule),
-                           .lr = config.scale_lr ? config.lr * fleet::world_size() : config.lr,
+                           .lr = config.scale_lr ? config.lr * replicas_of_model() : config.lr,
                            .milestones = config.milestones,
                            .gamma = config.gamma,
                            .total_steps = total_epochs() - config.warmup_epochs,
@@ -253,6 +255,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     submission.end();
     show_steps(at, epoch);
     note_collectives();
+    note_gathers();
     balance_shares(taken.batch.input.size(0));
     check_replicas(updated);
     // The first step at once: whoever waits sees that it works.
