@@ -4,6 +4,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/graph.h"
 #include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/pipeline/simulator.h"
 #include "bonfire/train/config/config.h"
 #include "bonfire/train/report/describe.h"
 #include "bonfire/train/report/model_table.h"
@@ -19,7 +20,9 @@ struct InspectWanted {
   std::string subject;
   std::vector<std::string> settings;
   int64_t steps = 12;
-  bool dot = false, json = false;
+  bool dot = false, json = false, items = false;
+  int64_t stages = 4, micro_batches = 8, chunks = 1;
+  std::string schedule = "1f1b";
 };
 
 train::StepSubject subject_of(const train::Config& config, int64_t batch) {
@@ -28,6 +31,18 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
                                             .image_size = config.image_size,
                                             .classes = config.num_classes,
                                             .place = train::places_of(config)[0]});
+}
+
+std::string schedule_of(const InspectWanted& wanted) {
+  constexpr int64_t kMost = 1024;
+  for (int64_t number : {wanted.stages, wanted.micro_batches, wanted.chunks})
+    if (number > kMost)
+      throw_error<ConfigError>("[inspect] {} is too many to be printed, expected at most {}", number, kMost);
+  const pipeline::Schedule table = pipeline::make_schedule({.kind = pipeline::parse_schedule(wanted.schedule),
+                                                            .stages = static_cast<int>(wanted.stages),
+                                                            .micro_batches = static_cast<int>(wanted.micro_batches),
+                                                            .chunks = static_cast<int>(wanted.chunks)});
+  return wanted.items ? pipeline::items_of(table) : pipeline::to_string(table);
 }
 
 train::Description description_of(const InspectWanted& wanted) {
@@ -43,6 +58,12 @@ train::Description description_of(const InspectWanted& wanted) {
     const train::Config config =
         has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
     return {train::shards_table(subject_of(config, config.batch_size), config)};
+  }
+  if (wanted.subject == "schedule") {
+    if (!wanted.settings.empty())
+      throw_error<ConfigError>("[inspect] schedule wants options, as --stages 4 --micro-batches 8, not '{}'",
+                               wanted.settings[0]);
+    return {schedule_of(wanted)};
   }
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
@@ -82,16 +103,23 @@ void add_inspect(Command program) {
       "bonfire inspect model model=resnet18                    layers, parameters, FLOPs, memory\n"
       "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
       "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share\n"
-      "bonfire inspect shards model=bert_mini mesh.tensor=2    what each of two ranks holds, and what they gather");
+      "bonfire inspect shards model=bert_mini mesh.tensor=2    what each of two ranks holds, and what they gather\n"
+      "bonfire inspect schedule --stages 4 --micro-batches 8   which stage of a pipeline does what when");
   auto wanted = std::make_shared<InspectWanted>();
   command.argument("subject", wanted->subject,
-                   "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan, shards");
+                   "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan, shards, "
+                   "schedule");
   command.arguments("settings", wanted->settings,
                     "of samples: the run; of model, graph, plan and shards: model=, batch_size=, strategy.use_amp= "
                     "...; shards: a YAML file first");
   command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
   command.option("--json", wanted->json, "plan: one JSON object");
   command.option("--steps", wanted->steps, "plan: steps to time (12)");
+  command.option("--schedule", wanted->schedule, "schedule: gpipe, 1f1b, zero_bubble or interleaved (1f1b)");
+  command.option("--stages", wanted->stages, "schedule: ranks along the pipeline (4)");
+  command.option("--micro-batches", wanted->micro_batches, "schedule: of a step (8)");
+  command.option("--chunks", wanted->chunks, "schedule: interleaved: stages on each rank (1)");
+  command.option("--items", wanted->items, "schedule: every item of every stage, messages too");
   command.runs([wanted] {
     train::Description description = description_of(*wanted);
     std::fputs(description.text.c_str(), stdout);

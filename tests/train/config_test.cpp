@@ -241,6 +241,17 @@ TEST(Config, TheVggGuidesFileTrainsOnTwoRanksByMpi) {
   EXPECT_EQ(config.milestones, (std::vector<double>{30, 60}));
 }
 
+TEST(Config, TheVggGuidesFileTrainsTheModelInTwoStages) {
+  const Config config = load_config(BONFIRE_SOURCE_DIR "/configs/vgg16.yaml");
+  EXPECT_EQ(config.model, "vgg16");
+  EXPECT_EQ(config.num_gpus, 2);
+  EXPECT_EQ(config.mesh.pipeline, 2);
+  EXPECT_EQ(config.pipeline.micro_batches, 8);
+  EXPECT_EQ(config.pipeline.schedule, "1f1b");
+  EXPECT_EQ(config.pipeline.cut, std::vector<std::string>{"classifier"});
+  EXPECT_NO_THROW(check_config(config));
+}
+
 TEST(Config, TheReferenceHasKeysDefaultsAndRanges) {
   EXPECT_NE(config_reference().find("| `batch_size` | `64` | a whole number, at least 1 |"), std::string::npos);
   EXPECT_NE(config_reference().find("| `strategy.loss_scaling` | `dynamic` |"), std::string::npos);

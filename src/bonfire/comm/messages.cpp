@@ -124,43 +124,12 @@ class SendKernel final : public Kernel {
 class ReceiveKernel final : public Kernel {
  public:
   explicit ReceiveKernel(const GraphNode& node)
-      : line_(line_to(node.attributes, Line::Kind::receive)),
-        spec_(node.outputs[0]),
-        header_(spec_.shape, spec_.dtype, spec_.dtype, node.attributes.integer("tag")) {}
+      : receiver_(line_to(node.attributes, Line::Kind::receive), node.outputs[0], node.attributes.integer("tag")) {}
 
-  void run(const Run& run) override {
-    const std::shared_ptr<Group> group = AxisGroups::of(run).for_messages(line_);
-    MessageHeader found;
-    group->receive({&found, sizeof found, DType::u8}, line_.number);
-    if (!found.same_as(header_))
-      throw_error<CommError>(
-          "rank {} along {} has sent {}, and rank {} expects {} from it: ranks must send and receive the same values "
-          "in the same order",
-          line_.number, name_of(line_.axis), found.text(), group->rank(), header_.text());
-    auto* values = run.output<std::byte>();
-    if (found.sent == spec_.dtype) return group->receive({values, spec_.bytes(), DType::u8}, line_.number);
-    std::byte* narrow = scratch_.room(found.bytes());
-    group->receive({narrow, found.bytes(), DType::u8}, line_.number);
-    widen(narrow, found.sent, run.outputs[0]);
-  }
+  void run(const Run& run) override { receiver_.receive(AxisGroups::of(run), run.output<std::byte>()); }
 
  private:
-  void widen(const void* narrow, DType dtype, void* values) const {
-    const auto count = static_cast<size_t>(spec_.shape.count());
-    dispatch(dtype, [&](auto from) {
-      dispatch(spec_.dtype, [&](auto to) {
-        using From = typename decltype(from)::type;
-        using To = typename decltype(to)::type;
-        for (size_t i = 0; i < count; ++i)
-          static_cast<To*>(values)[i] = static_cast<To>(static_cast<float>(static_cast<const From*>(narrow)[i]));
-      });
-    });
-  }
-
-  Line line_;
-  TensorSpec spec_;
-  MessageHeader header_;
-  Scratch scratch_;
+  MessageReceiver receiver_;
 };
 
 std::vector<Candidate> send_candidates(const KernelRequest& request) {
@@ -193,6 +162,46 @@ const Op& registered_receive_op =
 };
 
 }  // namespace
+
+struct MessageReceiver::Inside {
+  Line line;
+  TensorSpec spec;
+  MessageHeader header;
+  Scratch scratch;
+
+  void widen(const void* narrow, DType dtype, void* values) const {
+    const auto count = static_cast<size_t>(spec.shape.count());
+    dispatch(dtype, [&](auto from) {
+      dispatch(spec.dtype, [&](auto to) {
+        using From = typename decltype(from)::type;
+        using To = typename decltype(to)::type;
+        for (size_t i = 0; i < count; ++i)
+          static_cast<To*>(values)[i] = static_cast<To>(static_cast<float>(static_cast<const From*>(narrow)[i]));
+      });
+    });
+  }
+};
+
+MessageReceiver::MessageReceiver(const Line& line, const TensorSpec& spec, int64_t tag)
+    : inside_(std::make_unique<Inside>(Inside{line, spec, {spec.shape, spec.dtype, spec.dtype, tag}, {}})) {}
+MessageReceiver::~MessageReceiver() = default;
+
+void MessageReceiver::receive(AxisGroups& groups, std::byte* values) {
+  const Line& line = inside_->line;
+  const TensorSpec& spec = inside_->spec;
+  const std::shared_ptr<Group> group = groups.for_messages(line);
+  MessageHeader found;
+  group->receive({&found, sizeof found, DType::u8}, line.number);
+  if (!found.same_as(inside_->header))
+    throw_error<CommError>(
+        "rank {} along {} has sent {}, and rank {} expects {} from it: ranks must send and receive the same values "
+        "in the same order",
+        line.number, name_of(line.axis), found.text(), group->rank(), inside_->header.text());
+  if (found.sent == spec.dtype) return group->receive({values, spec.bytes(), DType::u8}, line.number);
+  std::byte* narrow = inside_->scratch.room(found.bytes());
+  group->receive({narrow, found.bytes(), DType::u8}, line.number);
+  inside_->widen(narrow, found.sent, values);
+}
 
 const Op& send_op() { return registered_send_op; }
 const Op& receive_op() { return registered_receive_op; }

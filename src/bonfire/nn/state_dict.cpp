@@ -169,8 +169,10 @@ LoadReport load_state_dict(const StateDict& target, std::span<const TensorEntry>
         source, report.loaded, tensors.size(), target.size(), list_of_misfits(report));
   }
   std::vector<FoundValues> values;  // all before the first is loaded: a part may be missing
-  for (const Match& one : matches) values.push_back(values_for(one, source));
-  for (size_t i = 0; i < matches.size(); ++i) load_values(matches[i], values[i]);
+  auto is_wanted = [&](const Match& one) { return !options.only || options.only(one.variable); };
+  for (const Match& one : matches) values.push_back(is_wanted(one) ? values_for(one, source) : FoundValues());
+  for (size_t i = 0; i < matches.size(); ++i)
+    if (is_wanted(matches[i])) load_values(matches[i], values[i]);
   return report;
 }
 

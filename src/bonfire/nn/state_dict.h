@@ -5,6 +5,7 @@
 //   nn::LoadReport report = nn::load_state_dict(model.state_dict(), file, {.strict = false});
 
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <span>
@@ -27,6 +28,8 @@ using StateDict = std::vector<NamedVariable>;
 
 struct LoadOptions {
   bool strict = true;  // false: load what fits, leave the rest as it is and say so in the report
+  // Empty: all. Those of other variables are looked for, and left as they are: of a model of which a rank has a part.
+  std::function<bool(const Variable&)> only = {};
 };
 
 struct LoadReport {

@@ -208,6 +208,23 @@ void Optimizer::keep_slice(const Variable& parameter, const Slice& slice) const 
                            parameter.name());
 }
 
+void Optimizer::lay_out_apart(const std::vector<Variable>& some) const {
+  std::set<const VariableState*> wanted;
+  for (const Variable& parameter : some) wanted.insert(&parameter.state());
+  std::vector<Variable> parameters, gradients;
+  std::vector<std::vector<Variable>> states(impl_->settings.state_names.size());
+  for (const Bucket& bucket : impl_->buckets)
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      if (!wanted.contains(&bucket.parameters[i].state())) continue;
+      parameters.push_back(bucket.parameters[i]);
+      gradients.push_back(bucket.parameters[i].grad_variable());
+      for (size_t kind = 0; kind < states.size(); ++kind) states[kind].push_back(bucket.states[kind][i]);
+    }
+  lay_out(parameters);
+  lay_out(gradients);
+  for (const std::vector<Variable>& kind : states) lay_out(kind);
+}
+
 void Optimizer::clear_grad() const {
   if (!all_say(StepContext::current().gradients_are_done)) return;
   for (const Variable& parameter : impl_->parameters) parameter.clear_grad();
@@ -254,6 +271,21 @@ std::vector<std::pair<std::string, Variable>> Optimizer::state() const {
     for (const std::vector<Variable>& kind : bucket.states)
       for (const Variable& state : kind) list.emplace_back(state.name(), state);
   }
+  return list;
+}
+
+std::vector<std::pair<std::string, Variable>> Optimizer::state_of(const Variable& parameter) const {
+  std::vector<std::pair<std::string, Variable>> list;
+  for (const Bucket& bucket : impl_->buckets)
+    for (size_t i = 0; i < bucket.parameters.size(); ++i)
+      if (bucket.parameters[i] == parameter)
+        for (const std::vector<Variable>& kind : bucket.states) list.emplace_back(kind[i].name(), kind[i]);
+  return list;
+}
+
+std::vector<Variable> Optimizer::counts() const {
+  std::vector<Variable> list;
+  for (const Bucket& bucket : impl_->buckets) list.push_back(bucket.counts);
   return list;
 }
 

@@ -64,11 +64,17 @@ class Optimizer {
   // made of parameters with slices has such states from the start.
   void keep_slice(const Variable& parameter, const Slice& slice) const;
 
+  // Gives these parameters, with their gradients and what is remembered of them, memory of their own, beside that of
+  // the others: which then takes none, where nothing uses them.
+  void lay_out_apart(const std::vector<Variable>& some) const;
+
   const std::vector<Variable>& parameters() const;  // those that are updated, in the order given
   // State tensors and counts of updates, for checkpoints: "fc.weight.momentum_buffer"; "step", i64 [parameter]: one
   // that has no gradient in a step is not updated, and its count stays. Parameters without a name are called by their
   // number. load_optimizer_state() in optim/optimizer_state.h reads them back.
   std::vector<std::pair<std::string, Variable>> state() const;
+  std::vector<std::pair<std::string, Variable>> state_of(const Variable& parameter) const;  // but for its count
+  std::vector<Variable> counts() const;  // of updates; those of a parameter that is not here are not counted here
 
  protected:
   // What tells the kinds apart. first and second: see OptimizerNumbers.

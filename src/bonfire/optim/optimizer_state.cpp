@@ -14,7 +14,8 @@ void load_optimizer_state(const Optimizer& optimizer, const std::filesystem::pat
   load_optimizer_state(optimizer, nn::TensorFiles::open(file));
 }
 
-void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& files) {
+void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& files,
+                          const std::function<bool(const Variable&)>& only) {
   const nn::StateDict state = state_dict(optimizer);
   std::vector<nn::TensorEntry> entries(files.entries().begin(), files.entries().end());
   std::deque<std::vector<std::byte>> repeated;
@@ -28,7 +29,7 @@ void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& fil
       entry.shape = variable.shape();
       entry.bytes = bytes;
     }
-  nn::load_state_dict(state, entries, files.source());
+  nn::load_state_dict(state, entries, files.source(), {.only = only});
 }
 
 }  // namespace bonfire::optim

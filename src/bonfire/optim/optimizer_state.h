@@ -16,7 +16,8 @@ nn::StateDict state_dict(const Optimizer& optimizer);
 
 // Takes Optimizer::state() from a file. Older ones hold one count of updates for many parameters, which becomes that of
 // each. DataError as from nn::load_state_dict.
-void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& files);
+void load_optimizer_state(const Optimizer& optimizer, const nn::TensorFiles& files,
+                          const std::function<bool(const Variable&)>& only = {});  // as nn::LoadOptions has it
 void load_optimizer_state(const Optimizer& optimizer, const std::filesystem::path& file);
 
 }  // namespace bonfire::optim

@@ -2,6 +2,7 @@
 #include <set>
 
 #include "bonfire/graph/engine.h"
+#include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/job.h"
 
 namespace bonfire::fleet {
@@ -20,8 +21,10 @@ void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters)
       gradients.push_back(in_order[i].grad_variable());
     }
   }
-  for (size_t i = parameters.size(); i-- > 0;)  // of no model yet
+  const bool in_stages = mesh().size(Axis::pipeline) > 1;  // which lay out what they hold themselves
+  for (size_t i = parameters.size(); i-- > 0 && !in_stages;)  // of no model yet
     if (left.contains(&parameters[i].state())) gradients.push_back(parameters[i].grad_variable());
+  if (gradients.empty()) return;
   const size_t bytes = contiguous_bytes(gradients);
   comm::GroupBuffer memory = self.reducing->buffer(bytes);
   make_contiguous(gradients, std::make_shared<Storage>(gradients[0].device(), bytes, memory));

@@ -55,17 +55,43 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
   return passes;
 }
 
-void run_pipeline(Graph& graph, const Options& options) {
+namespace {
+
+void run_each(std::span<const std::unique_ptr<Pass>> passes, Graph& graph, const Options& options) {
 #ifdef NDEBUG
   static const bool verifying = std::getenv("BONFIRE_VERIFY") != nullptr;
 #else
   static const bool verifying = true;
 #endif
   if (verifying) verify(graph, "tracing");
-  for (const std::unique_ptr<Pass>& pass : pipeline()) {
+  for (const std::unique_ptr<Pass>& pass : passes) {
     pass->run(graph, options);
     if (verifying) verify(graph, pass->name());
   }
+}
+
+}  // namespace
+
+void run_pipeline(Graph& graph, const Options& options) { run_each(pipeline(), graph, options); }
+
+void run_before_cut(Graph& graph, const Options& options) {
+  static const std::vector<std::unique_ptr<Pass>> passes = [] {
+    std::vector<std::unique_ptr<Pass>> list;
+    list.push_back(dead_code());
+    list.push_back(fold_constants());
+    list.push_back(common_subexpressions());
+    list.push_back(sync_batch_norm());
+    list.push_back(amp());
+    list.push_back(common_subexpressions());
+    list.push_back(dead_code());
+    return list;
+  }();
+  run_each(passes, graph, options);
+}
+
+Options after_cut(Options options) {
+  options.use_amp = options.sync_batch_norm = false;
+  return options;
 }
 
 }  // namespace bonfire::passes

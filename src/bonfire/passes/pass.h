@@ -29,4 +29,9 @@ std::span<const std::unique_ptr<Pass>> pipeline();
 // Runs the pipeline; in debug builds, and when BONFIRE_VERIFY=1, the verifier follows each pass.
 void run_pipeline(Graph& graph, const Options& options);
 
+// For a graph that will be cut into parts that are compiled each by itself (parallel/pipeline): the passes that look at
+// the whole step. The parts are compiled with the options after the cut, which leave out what has been done.
+void run_before_cut(Graph& graph, const Options& options);
+Options after_cut(Options options);
+
 }  // namespace bonfire::passes

@@ -162,9 +162,14 @@ Buffer& variable_buffer(VariableState& state) {
 // Builds the submissions of one plan.
 class Binder {
  public:
-  Binder(const Plan& plan, std::span<const Value> leaves) : plan_(plan), leaves_(leaves) {
+  Binder(const Plan& plan, std::span<const Value> leaves, std::span<const Buffer> outputs)
+      : plan_(plan), leaves_(leaves) {
     keep_ = std::make_shared<std::vector<std::shared_ptr<Storage>>>();
-    for (const TensorSpec& spec : plan.outputs) outputs_.push_back(make_buffer(spec));
+    for (size_t i = 0; i < plan.outputs.size(); ++i) {
+      const bool is_given = i < outputs.size() && outputs[i];
+      if (is_given) keep_->push_back(outputs[i].storage);
+      outputs_.push_back(is_given ? outputs[i] : make_buffer(plan.outputs[i]));
+    }
     for (const TensorSpec& spec : plan.crossings) crossings_.push_back(make_buffer(spec));
   }
 
@@ -242,9 +247,9 @@ class Binder {
 }  // namespace
 
 SubmissionResult submit(const std::shared_ptr<Plan>& plan, std::span<const Value> leaves,
-                        std::span<const Variable> assigned) {
+                        std::span<const Variable> assigned, std::span<const Buffer> outputs) {
   look_at_finished(false);
-  Binder binder(*plan, leaves);
+  Binder binder(*plan, leaves, outputs);
   std::vector<std::shared_ptr<Completion>> completions;
   for (const PlanProgram& program : plan->programs) {
     Submission submission = binder.bind(program);

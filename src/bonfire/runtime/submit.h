@@ -17,9 +17,10 @@ struct SubmissionResult {
 };
 
 // Submits `plan` on the leaves of a trace of its structure. `assigned` are the variables that it writes: they become
-// new versions. A failure of an earlier submission is thrown here, once.
+// new versions. `outputs`: where they go; what is not given, or is null, gets memory of its own. A failure of an
+// earlier submission is thrown here, once.
 SubmissionResult submit(const std::shared_ptr<Plan>& plan, std::span<const Value> leaves,
-                        std::span<const Variable> assigned);
+                        std::span<const Variable> assigned, std::span<const Buffer> outputs = {});
 
 // Converts the memory of variables whose layout the plan fixes.
 void adopt_layouts(const Plan& plan, std::span<const Value> leaves);

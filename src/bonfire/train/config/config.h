@@ -32,6 +32,12 @@ struct SplitAxis {
   int64_t axis = 0, blocks = 1;
 };
 
+struct PipelineConfig {
+  std::optional<int64_t> micro_batches = {};  // empty: four for each stage
+  std::string schedule = "1f1b";
+  std::optional<std::vector<std::string>> cut = {};  // the first module of each further stage; empty: balanced
+};
+
 struct Config {
   uint64_t seed = 1;
   std::string model = "mnist_cnn";
@@ -90,6 +96,7 @@ struct Config {
   std::optional<int64_t> check_replicas = 500;  // steps; empty: off
   MeshConfig mesh;
   std::map<std::string, SplitAxis> tensor_split = {};  // by paths of variables; empty: the model's own plan
+  PipelineConfig pipeline;
   DistributedStrategy strategy;
 
   std::vector<std::string> given = {};  // keys that a file, the environment or the command line has set

@@ -181,6 +181,19 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "counts) and the axis that is split; empty: as the model's own plan says (`bonfire inspect shards`)",
             any);
 
+  visit.section("Pipeline");
+  visit.key("pipeline.micro_batches", c.pipeline.micro_batches,
+            "parts of a batch that the stages work on at the same time; auto: four for each stage",
+            {.least = 1, .most = 65536});
+  visit.key("pipeline.schedule", c.pipeline.schedule,
+            "in which order: all forward passes first, each backward pass as soon as it can be, or that with the "
+            "gradients of weights where a stage would wait",
+            {.choices = {"gpipe", "1f1b", "zero_bubble"}});
+  visit.key("pipeline.cut", c.pipeline.cut,
+            "the first module of each further stage, in the order in which a step runs through them: [features.10, "
+            "classifier]; auto: where the stages cost the same",
+            any);
+
   auto& s = c.strategy;
   visit.section("Strategy");
   visit.key("strategy.num_threads", s.num_threads, "independent ops in flight on a device", some);

@@ -34,6 +34,10 @@ void refuse_without_effect(const Config& c) {
       {"gamma", c.gamma != usual.gamma, steps_down, "schedule: multi_step"},
       {"tensor.split", !c.tensor_split.empty(), c.mesh.tensor > 1, "mesh.tensor above 1"},
       {"warmup_start_lr", c.warmup_start_lr != usual.warmup_start_lr, c.warmup_epochs > 0, "warmup_epochs"},
+      {"pipeline.micro_batches", c.pipeline.micro_batches.has_value(), c.mesh.pipeline > 1, "mesh.pipeline above 1"},
+      {"pipeline.schedule", c.pipeline.schedule != usual.pipeline.schedule, c.mesh.pipeline > 1,
+       "mesh.pipeline above 1"},
+      {"pipeline.cut", c.pipeline.cut.has_value(), c.mesh.pipeline > 1, "mesh.pipeline above 1"},
   };
   for (const Dependent& one : all)
     if (one.given && !one.counts)
@@ -59,7 +63,6 @@ void refuse_what_contradicts(const Config& c) {
 
 void check_mesh(const Config& c) {
   mesh_of(c);
-  if (c.mesh.pipeline > 1) throw_error<ConfigError>("[config] mesh.pipeline is not available yet; leave it out");
   if (c.mesh.tensor == 1) return;
   if (c.balance == "auto")
     throw_error<ConfigError>(
@@ -69,6 +72,30 @@ void check_mesh(const Config& c) {
     throw_error<ConfigError>(
         "[config] strategy.use_local_sgd spares ranks from meeting at each step, and ranks along mesh.tensor share the "
         "work of each layer; leave one of them out");
+}
+
+// Other settings of a run in stages.
+void check_pipeline(const Config& c) {
+  const std::pair<const char*, bool> apart[] = {{"strategy.use_local_sgd", c.strategy.use_local_sgd},
+                                                {"ema_decay", c.ema_decay.has_value()},
+                                                {"mesh.tensor", c.mesh.tensor > 1},
+                                                {"balance: auto", c.balance == "auto"}};
+  for (const auto& [key, given] : apart)
+    if (given)
+      throw_error<ConfigError>("[config] {} is not available beside mesh.pipeline yet; leave one of them out", key);
+  if (c.strategy.accumulate_steps > 1)
+    throw_error<ConfigError>(
+        "[config] strategy.accumulate_steps is {}, and a pipeline adds up the gradients of its micro-batches already; "
+        "use a larger batch_size and more pipeline.micro_batches",
+        c.strategy.accumulate_steps);
+  if (c.pipeline.cut && static_cast<int64_t>(c.pipeline.cut->size()) + 1 != c.mesh.pipeline)
+    throw_error<ConfigError>(
+        "[config] pipeline.cut names {} modules, and mesh.pipeline is {}: name the first module of each stage but the "
+        "first, {} in all",
+        c.pipeline.cut->size(), c.mesh.pipeline, c.mesh.pipeline - 1);
+  if (c.pipeline.micro_batches && *c.pipeline.micro_batches > c.batch_size)
+    throw_error<ConfigError>("[config] pipeline.micro_batches is {}, and batch_size {}: expected at most as many",
+                             *c.pipeline.micro_batches, c.batch_size);
 }
 
 // Bytes of an image in a batch: as it is read, and as the model sees it. Of one channel, since the data is not known.
@@ -101,6 +128,7 @@ void check_config(const Config& config) {
   refuse_what_contradicts(config);
   check_strategy(config.strategy);
   check_mesh(config);
+  if (config.mesh.pipeline > 1) check_pipeline(config);
   if (config.backend == "nccl") throw_error<ConfigError>("[config] backend: nccl is not available yet; leave it out");
   refuse_what_the_machine_cannot(config);
 }
@@ -110,10 +138,9 @@ bool has_momentum(const Config& config) {
 }
 
 bool is_planned_key(std::string_view name) {
-  constexpr std::string_view kKeys[] = {"memory_budget",     "pipeline",          "placement",
-                                        "strategy.mode",     "strategy.ps",       "strategy.offload_optimizer",
-                                        "strategy.pipeline", "strategy.sharding", "strategy.use_tf32",
-                                        "strategy.placement"};
+  constexpr std::string_view kKeys[] = {
+      "memory_budget",     "placement",         "strategy.mode",     "strategy.ps",       "strategy.offload_optimizer",
+      "strategy.pipeline", "strategy.sharding", "strategy.use_tf32", "strategy.placement"};
   return std::ranges::any_of(
       kKeys, [&](std::string_view key) { return name == key || (name.starts_with(key) && name[key.size()] == '.'); });
 }

@@ -51,17 +51,19 @@ std::string text_of_first_rank(const std::string& text) {
   return result;
 }
 
-void take_values_of_first_rank(const nn::StateDict& variables) {
-  if (alone()) return;
+void take_values_of_first_rank(const nn::StateDict& variables, std::optional<Axis> along) {
+  if (along ? fleet::mesh().size(*along) == 1 : alone()) return;
+  comm::Group& group = along ? fleet::group(*along) : fleet::group();
+  const bool is_first = group.rank() == 0;
   for (const auto& [name, variable] : variables) {
     if (!variable.slice().is_all()) {  // of those that have the same part
       take_part_of_first(variable);
       continue;
     }
     std::vector<std::byte> bytes(variable.spec().bytes());
-    if (is_first_rank()) bytes = variable.save();
-    fleet::group().broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
-    if (!is_first_rank()) variable.load(bytes);
+    if (is_first) bytes = variable.save();
+    group.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
+    if (!is_first) variable.load(bytes);
   }
 }
 

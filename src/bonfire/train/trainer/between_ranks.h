@@ -3,11 +3,13 @@
 // tell, and nothing happens.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "bonfire/comm/same_settings.h"
+#include "bonfire/graph/mesh.h"
 #include "bonfire/nn/state_dict.h"
 
 namespace bonfire::train {
@@ -22,8 +24,8 @@ void add_over_data(std::span<double> sums);
 std::vector<int64_t> numbers_of_ranks(int64_t own);  // [rank]
 
 std::string text_of_first_rank(const std::string& text);
-// Of a variable of which ranks have parts, each gets that of the first one along the data axis.
-void take_values_of_first_rank(const nn::StateDict& variables);
+// Of the first along an axis, where one is given: each line of ranks along it has others.
+void take_values_of_first_rank(const nn::StateDict& variables, std::optional<Axis> along = {});
 
 // ConfigError, the same on all ranks, naming keys that differ, their values and the ranks that have them.
 void require_same_on_ranks(const std::string& what, const comm::Settings& settings);

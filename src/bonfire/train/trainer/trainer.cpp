@@ -87,13 +87,14 @@ void Trainer::State::prepare() {
   make_model();
   open_loaders();
   training_step.emplace(make_step());
+  make_stages();
 }
 
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
 void Trainer::State::make_model() {
   model = own ? own->model : models::make(config.model, opened.model);
   task().check_model(*model, model_name());
-  if (!config.init_from.empty() && is_first_rank() && !goes_on) {
+  if (!config.init_from.empty() && is_first_rank() && !goes_on && !in_stages()) {
     nn::LoadReport report =
         nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
@@ -102,13 +103,14 @@ void Trainer::State::make_model() {
   // What ranks share out is known before the optimizer is made: its states are parts, too.
   if (config.mesh.tensor > 1 && !own)
     fleet::tensor_splits(*model, splits_of(config), config.mesh.tensor);  // or says why
-  if (fleet::world_size() > 1) model = fleet::distributed_model(*model, {.split = splits_of(config)});
+  if (fleet::world_size() > 1 && !in_stages()) model = fleet::distributed_model(*model, {.split = splits_of(config)});
   optimizer = make_optimizer(config, model->parameters());
   distributed.emplace(*optimizer, chosen_strategy(config));  // the environment has had its say in the configuration
   local = fleet::local_sgd_of_job();
   accumulation = fleet::accumulation_of_job();
   if (accumulation != nullptr) accumulation->leave_weights_to_program();  // see agree()
-  if (fleet::world_size() > 1 && config.check_replicas) replicas.emplace(fleet::replicated(*model, *optimizer));
+  if (fleet::world_size() > 1 && config.check_replicas && !in_stages())
+    replicas.emplace(fleet::replicated(*model, *optimizer));
   if (config.ema_decay) average.emplace(*model, *optimizer, *config.ema_decay);
 }
 

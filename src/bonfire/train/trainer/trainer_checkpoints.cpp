@@ -77,8 +77,9 @@ void Trainer::State::restore(const fs::path& checkpoint) {
 
 // What this rank holds of them.
 void Trainer::State::load_tensors(const fs::path& checkpoint) {
-  nn::load_state_dict(model->state_dict(), open_tensors(weights_file(checkpoint)));
-  optim::load_optimizer_state(*optimizer, open_tensors(optimizer_file(checkpoint)));
+  auto is_held = [this](const Variable& one) { return holds(one); };
+  nn::load_state_dict(model->state_dict(), open_tensors(weights_file(checkpoint)), {.only = is_held});
+  optim::load_optimizer_state(*optimizer, open_tensors(optimizer_file(checkpoint)), is_held);
   if (average && base::exists(average_file(checkpoint))) {
     nn::load_state_dict(average->state(), open_tensors(average_file(checkpoint)));
   } else if (average) {
@@ -137,6 +138,7 @@ void Trainer::State::begin_or_resume() {
 }
 
 bool Trainer::State::has_slices() const {
+  if (stages) return true;
   const CheckpointSource all = checkpoint_source();
   int64_t count = 0;
   for (const nn::StateDict* list : {&all.weights, &all.optimizer, &all.average})
@@ -156,7 +158,8 @@ void Trainer::State::make_writer() {
 }
 
 CheckpointSource Trainer::State::checkpoint_source() const {
-  return {model->state_dict(), optim::state_dict(*optimizer), average ? average->state() : nn::StateDict{}};
+  return {held_of(model->state_dict()), held_of(optim::state_dict(*optimizer)),
+          average ? average->state() : nn::StateDict{}};
 }
 
 std::string Trainer::State::run_state() const {
@@ -184,6 +187,7 @@ std::string Trainer::State::run_state() const {
 // Weights that ranks have slices of, as one file of the first rank. A collective call where there is one to write.
 void Trainer::State::save_gathered(const WeightsFile& file) const {
   if (file.path.empty()) return;
+  if (stages) return save_from_stages(file);
   const nn::StateDict state = average ? average->state() : model->state_dict();
   std::deque<std::vector<std::byte>> memory;
   std::vector<nn::TensorEntry> entries;
@@ -203,6 +207,7 @@ void Trainer::State::save() {
   if (fleet::world_size() > 1) runtime::share_tuning(fleet::group());  // ranks have batches of other sizes, too
   if (!is_first_rank() && !writes_together) return;
   if (is_first_rank()) show_saving();
+  if (stages) share_counts();
   CheckpointSource source = checkpoint_source();
   source.state = run_state();
   WeightsFile best;

@@ -12,13 +12,13 @@ void Trainer::State::share_buffers() const {
   if (fleet::world_size() == 1) return;
   std::set<const VariableState*> trained;
   for (const Parameter& parameter : model->parameters()) trained.insert(&parameter.state());
-  nn::StateDict held = model->state_dict(), mean = average ? average->state() : nn::StateDict{}, buffers;
-  for (size_t i = 0; i < held.size(); ++i) {
-    if (trained.contains(&held[i].variable.state())) continue;
-    buffers.push_back(held[i]);
+  nn::StateDict all = model->state_dict(), mean = average ? average->state() : nn::StateDict{}, buffers;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (trained.contains(&all[i].variable.state()) || !holds(all[i].variable)) continue;
+    buffers.push_back(all[i]);
     if (average) buffers.push_back(mean[i]);
   }
-  take_values_of_first_rank(buffers);
+  take_values_of_first_rank(buffers, stages ? std::optional(Axis::data) : std::nullopt);
 }
 
 // What the optimizer remembers and the running mean of weights too: a run that is resumed gives it to all ranks.
@@ -46,6 +46,7 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
   data::DataLoader& samples = on_test ? *test : *validation;
   EvaluationReport report{.on = on, .epoch = epoch + 1, .step = step};
   const std::unique_ptr<Judge> judge = task().judge(on_test ? *opened.test : *opened.validation);
+  const auto evaluated = evaluator();
   double loss = 0;
   std::vector<double> sums;
   int64_t targets = 0, begin = 0;  // begin: of the batch, in samples
@@ -56,9 +57,8 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
     std::optional<TraceScope> aside;
     if (share.own == 0) aside.emplace(unused);
     // All of it is traced before anything is read, and so computed at once.
-    const Outputs outputs = model->outputs(task().input(input));
-    const Tensor mean_loss = task().loss(outputs, label), counted = task().targets(label);
-    const std::vector<Tensor> parts = task().sums(outputs, label);
+    const auto [outputs, mean_loss, counted, parts] =
+        share.own == 0 ? evaluate_batch(input, label) : evaluated(input, label);
     sums.resize(parts.size());
     if (share.own > 0) {
       std::vector<int64_t> indices;
@@ -108,10 +108,14 @@ void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
   if (best_checkpoint.filename() != checkpoint_name(step)) {
     best.emplace(*model, place);
     if (writer) writer->finish();
-    // Ranks that hold parts read these themselves: they see one file system.
-    if (is_first_rank() || writes_together)
-      nn::load_state_dict(best->state(), open_tensors(folder / "best.safetensors"));
-    take_values_of_first_rank(best->state());
+    if (stages) {
+      load_best_of_stage(*best);
+    } else {
+      // Ranks that hold parts read these themselves: they see one file system.
+      if (is_first_rank() || writes_together)
+        nn::load_state_dict(best->state(), open_tensors(folder / "best.safetensors"));
+      take_values_of_first_rank(best->state());
+    }
   }
   EvaluationReport report = measure(EvaluationReport::On::test, epoch, best ? &best->copies() : evaluated_values());
   span.end();
@@ -144,7 +148,8 @@ EvaluationReport Trainer::evaluate_as(const fs::path& weights, EvaluationReport:
   s.config.init_from.clear();
   s.config.ema_decay.reset();  // the weights are what they are
   s.prepare();
-  nn::load_state_dict(s.model->state_dict(), open_tensors(weights));
+  nn::load_state_dict(s.model->state_dict(), open_tensors(weights),
+                      {.only = [&](const Variable& one) { return s.holds(one); }});
   s.take_task_from(weights);
   return s.measure(on, 0, nullptr);
 }

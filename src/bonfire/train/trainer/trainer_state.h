@@ -2,19 +2,23 @@
 // The inside of a Trainer, for trainer*.cpp: trainer.cpp has the run, trainer_steps.cpp the loop over its steps,
 // trainer_fit.cpp what a program gives it of its own, trainer_checkpoints.cpp what is saved and taken
 // up again, trainer_resume.cpp which run is gone on with and how, trainer_evaluation.cpp what is counted on the test
-// data, trainer_balance.cpp which rank trains on how much, trainer_replicas.cpp whether all ranks still have the same
-// weights, trainer_samples.cpp which samples were trained on, trainer_trace.cpp what a trace has of the nodes,
-// trainer_progress.cpp what is told of the run besides.
+// data, trainer_pipeline.cpp what is other for a model in stages, trainer_balance.cpp which rank trains on how much,
+// trainer_replicas.cpp whether all ranks still have the same weights, trainer_samples.cpp which samples were trained
+// on, trainer_trace.cpp what a trace has of the nodes, trainer_progress.cpp what is told of the run besides.
 
 #include <deque>
+#include <functional>
 #include <optional>
+#include <set>
 
 #include "bonfire/data/loader.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/models/make.h"
+#include "bonfire/nn/other_values.h"
 #include "bonfire/optim/optimizer.h"
 #include "bonfire/optim/weight_average.h"
 #include "bonfire/parallel/balance.h"
+#include "bonfire/parallel/pipeline/pipeline.h"
 #include "bonfire/parallel/replica_check.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/parallel/strategies/accumulation.h"
@@ -74,6 +78,9 @@ struct Trainer::State {
   int64_t saved_step = -1;  // of the checkpoint saved last
   int64_t evaluations_without_gain = 0;
   std::filesystem::path best_checkpoint, last_checkpoint;
+
+  std::unique_ptr<pipeline::Pipeline> stages;  // null: each replica has the whole model
+  std::set<const VariableState*> held;         // where there are stages: what is this one's, of the optimizer too
 
   std::optional<fleet::ReplicaCheck> replicas;  // where there are several ranks
   int64_t replicas_step = 0;                    // at which they were hashed last
@@ -240,6 +247,25 @@ struct Trainer::State {
   void share_weights();  // of ranks that train on their own; before they are evaluated or saved
   bool evaluate(int64_t epoch, bool ends_epoch);  // false: no gain for long enough, stop
   void evaluate_best_on_test_data(int64_t epoch);
+
+  // trainer_pipeline.cpp
+  static bool in_stages();  // the ranks of a replica
+  int64_t micro_batches() const;
+  void make_stages();
+  bool holds(const Variable& variable) const;  // this rank; of a state of the optimizer too
+  nn::StateDict held_of(nn::StateDict all) const;
+  std::vector<Tensor> train_in_stages(const Taken& taken);  // the results of a step
+  std::optional<int64_t> count_targets_of(const Tensor& label, int64_t begin, int64_t rows) const;
+  struct Evaluated {
+    Outputs outputs;
+    Tensor loss, targets;
+    std::vector<Tensor> sums;
+  };
+  Evaluated evaluate_batch(const Tensor& input, const Tensor& label) const;
+  std::function<Evaluated(const Tensor& input, const Tensor& label)> evaluator() const;
+  void load_best_of_stage(nn::OtherValues& best) const;
+  void share_counts() const;  // before a checkpoint
+  void save_from_stages(const WeightsFile& file) const;
 
   class Tally;
   std::optional<Compiled<std::vector<Tensor>>> training_step;

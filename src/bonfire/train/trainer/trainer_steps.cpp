@@ -251,7 +251,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     const bool standing_in = taken.share.own == 0;
     fleet::StandIns scope(standing_in);
     fleet::RowsOf rows(taken.share);
-    tally.add((*training_step)(taken.batch.input, taken.batch.label), taken.share);
+    tally.add(stages ? train_in_stages(taken) : (*training_step)(taken.batch.input, taken.batch.label), taken.share);
     submission.end();
     show_steps(at, epoch);
     note_collectives();

@@ -1,0 +1,44 @@
+#pragma once
+// ForwardStages: which stage of a pipeline each node of the forward pass belongs to, by the module that made it.
+//
+// A cut names the first module of each further stage, in the order in which the step runs through them:
+// {"features.10", "classifier"} makes three stages. What a module computes belongs to its stage; nodes without a module
+// (a flatten between two of them, the loss) follow the data, to the last stage that they read from. Without names the
+// cut is where the stages' operations and bytes, of forward and backward pass, are most alike.
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bonfire/graph/graph.h"
+
+namespace bonfire::pipeline {
+
+struct CutOptions {
+  int stages = 1;
+  std::optional<std::vector<std::string>> firsts = {};  // [stages - 1]; empty: balanced
+};
+
+class ForwardStages {
+ public:
+  // Of a micro-batch as it has been traced, before any pass. ConfigError for a cut of another number of stages, with
+  // modules that there are not (it lists those there are) or in another order, that leaves a stage empty, or that
+  // divides a module.
+  ForwardStages(const Graph& traced, const CutOptions& options);
+  // Of another trace of the model, of other shapes or in eval mode: each module is where it was.
+  ForwardStages(const Graph& traced, const ForwardStages& before);
+
+  int of_number(int number) const;             // of the traced node; -1: of none
+  int of_path(const std::string& path) const;  // -1: of none
+  const std::vector<std::string>& firsts() const { return firsts_; }
+
+ private:
+  void share_out(const Graph& traced);
+
+  std::vector<std::string> firsts_;
+  std::vector<int> stages_;  // [numbers]
+  std::unordered_map<std::string, int> of_path_;
+};
+
+}  // namespace bonfire::pipeline

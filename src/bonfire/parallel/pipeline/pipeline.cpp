@@ -1,0 +1,280 @@
+#include "bonfire/parallel/pipeline/pipeline.h"
+
+#include <algorithm>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/collectives.h"
+#include "bonfire/graph/trace.h"
+#include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/optimizer_update.h"
+#include "bonfire/ops/shape_ops.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/job.h"
+#include "bonfire/runtime/compile.h"
+
+namespace bonfire::pipeline {
+namespace {
+
+constexpr int64_t kSharedTag = int64_t{1} << 32;  // above those of values between programs
+
+bool contains(const std::vector<int>& stages, int stage) {
+  return std::find(stages.begin(), stages.end(), stage) != stages.end();
+}
+
+// Every stage gets all results: whoever has one not adds zeros. Of several micro-batches they are scalars, and become a
+// list, f64 [micro-batches].
+class ResultSharing {
+ public:
+  ResultSharing(Device device, bool as_lists) : device_(device), as_lists_(as_lists) {}
+
+  std::vector<Tensor> operator()(const StageRunner::Results& results) {
+    results_ = &results;
+    std::vector<Tensor> inputs;
+    for (size_t k = 0; k < results.of.size(); ++k) {
+      const TensorSpec list{{results.micro_batches}, DType::f64, device_};
+      if (is_own(k))
+        inputs.insert(inputs.end(), results.of[k].begin(), results.of[k].end());
+      else
+        inputs.push_back(zeros_of(as_lists_ ? list : results.specs[k]));
+    }
+    const uint64_t before = StepContext::current().random.step;
+    std::vector<Tensor> all = step_.run(inputs);
+    StepContext::current().random.step = before;  // it draws nothing
+    return all;
+  }
+
+ private:
+  bool is_own(size_t result) const { return results_->stages[result] == fleet::mesh().place(Axis::pipeline); }
+
+  static Tensor zeros_of(const TensorSpec& spec) {
+    return Tensor::from_bytes(std::vector<std::byte>(spec.bytes()), spec);
+  }
+
+  std::vector<Tensor> trace(std::span<const Tensor> inputs) const {
+    NoGrad no_grad;
+    std::vector<Tensor> all;
+    size_t next = 0;
+    for (size_t k = 0; k < results_->of.size(); ++k) {
+      if (!is_own(k) || !as_lists_) {
+        all.push_back(inputs[next++]);
+      } else {
+        std::vector<Tensor> parts;
+        for (size_t i = 0; i < results_->of[k].size(); ++i)
+          parts.push_back(reshape(inputs[next++].to(DType::f64), {1}));
+        all.push_back(concat(parts, 0));
+      }
+      all.back() = comm::all_reduce(all.back(), Axis::pipeline);
+    }
+    return all;
+  }
+
+  Device device_;
+  bool as_lists_;
+  const StageRunner::Results* results_ = nullptr;  // of the call at hand
+  CompiledStep step_{[this](std::span<const Tensor> inputs) { return trace(inputs); }};
+};
+
+Device device_of(const nn::Module& model) {
+  const std::vector<Parameter> parameters = model.parameters();
+  return parameters.empty() ? Device{} : parameters[0].device();
+}
+
+template <class Call>
+auto or_tell(Call call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {  // the other stages wait for this one
+    StepContext::current().tell_failure(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+struct Pipeline::State {
+  nn::Module model;
+  optim::Optimizer optimizer;
+  PipelineOptions options;
+  int stage, stages;
+  StageRunner runner;
+  ResultSharing share;
+  std::vector<Variable> own = {};  // parameters whose gradients this stage has
+  bool prepared = false;
+  CompiledStep reduce{[this](std::span<const Tensor>) { return trace_reduce(); }};
+  CompiledStep update{[this](std::span<const Tensor> received) { return trace_update(received); }};
+
+  void prepare(std::span<const TensorSpec> batch) {
+    if (prepared) return;
+    runner.prepare(batch);
+    for (const Parameter& parameter : model.parameters())
+      if (contains(runner.stages_of(parameter), stage) && parameter.requires_grad()) own.push_back(parameter);
+    optimizer.lay_out_apart(own);
+    if (fleet::mesh().size(Axis::data) > 1) take_values_of_first_replica();
+    prepared = true;
+  }
+
+  void take_values_of_first_replica() const {
+    comm::Group& replicas = fleet::group(Axis::data);
+    for (const auto& [name, variable] : model.state_dict()) {
+      if (!contains(runner.stages_of(variable), stage)) continue;
+      std::vector<std::byte> bytes(variable.stored_spec().bytes());
+      if (replicas.rank() == 0) bytes = variable.save_stored();
+      replicas.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
+      if (replicas.rank() != 0) variable.load_stored(bytes);
+    }
+  }
+
+  // REDUCE: each stage that has a part of a shared gradient gives it to the others, and all add them up alike.
+  std::vector<Tensor> trace_reduce() const {
+    NoGrad no_grad;
+    PhaseScope phase(Phase::update);
+    for (const SharedGradient& one : runner.shared_gradients())
+      for (int other : one.stages)
+        if (other != stage) comm::send(one.gradient.value(), Axis::pipeline, other, kSharedTag + one.number);
+    return {};
+  }
+
+  std::vector<Tensor> receive_shared() {
+    std::vector<Tensor> received;
+    for (const SharedGradient& one : runner.shared_gradients())
+      for (int other : one.stages)
+        if (other != stage)
+          received.push_back(runner.receive(
+              one.gradient.spec(), other, kSharedTag + one.number,
+              fmt::format("[pipeline] stage {} of {}, REDUCE of {}", stage, stages, one.gradient.name())));
+    return received;
+  }
+
+  std::vector<Tensor> trace_update(std::span<const Tensor> received) {
+    {
+      NoGrad no_grad;
+      PhaseScope phase(Phase::update);
+      size_t next = 0;
+      for (const SharedGradient& one : runner.shared_gradients()) {
+        Tensor sum;
+        for (int other : one.stages) {
+          const Tensor part = other == stage ? one.gradient.value() : received[next++];
+          sum = sum.defined() ? sum + part : part;
+        }
+        one.gradient.assign(sum);
+      }
+      if (fleet::mesh().size(Axis::data) > 1)
+        for (const Variable& parameter : own)
+          parameter.grad_variable().assign(
+              comm::all_reduce(parameter.grad_variable().value(), Axis::data, comm::Reduce::mean));
+      if (options.clip_grad_norm) clip();
+    }
+    optimizer.step();
+    optimizer.clear_grad();
+    return {};
+  }
+
+  // By the norm of all stages' gradients; of a shared one the first stage that has it.
+  void clip() const {
+    std::vector<Tensor> gradients, counted;
+    for (const Variable& parameter : own) {
+      gradients.push_back(parameter.grad_variable().value());
+      if (runner.stages_of(parameter).front() == stage) counted.push_back(gradients.back());
+    }
+    const Tensor here = counted.empty() ? zeros({}, DType::f64, device_of(model)) : gradient_squares(counted);
+    const Tensor squares = comm::all_reduce(here, Axis::pipeline);
+    if (gradients.empty()) return;
+    const Tensors results = clip_gradients(gradients, squares, Scalar(*options.clip_grad_norm));
+    for (size_t i = 0; i < own.size(); ++i) own[i].grad_variable().assign(results[i + 1]);
+  }
+
+  std::vector<double> shares_of(const std::vector<int64_t>& rows) const {
+    double all = 0;
+    for (int64_t count : rows) all += static_cast<double>(count);
+    std::vector<double> shares;
+    for (int64_t count : rows) shares.push_back(static_cast<double>(count) / all);
+    return shares;
+  }
+
+  std::vector<Tensor> train(std::span<const Tensor> batch, std::span<const double> weights) {
+    std::vector<TensorSpec> specs;
+    for (const Tensor& input : batch) specs.push_back(input.spec());
+    prepare(specs);
+    const std::vector<int64_t> rows = runner.rows_of(specs[0].shape[0]);
+    if (!weights.empty() && weights.size() != rows.size())
+      throw_error<ConfigError>("[pipeline] {} weights were given for {} micro-batches", weights.size(), rows.size());
+    const std::vector<double> shares = shares_of(rows);
+    const StageRunner::Results results = runner.run(batch, weights.empty() ? std::span(shares) : weights);
+    const uint64_t step = StepContext::current().random.step;
+    std::vector<Tensor> shared;
+    saying_where(fmt::format("[pipeline] stage {} of {}, at the end of its schedule (REDUCE, U)", stage, stages), [&] {
+      if (!runner.shared_gradients().empty()) reduce.run({});
+      const std::vector<Tensor> received = receive_shared();
+      update.run(received);
+      StepContext::current().random.step = step;  // an update draws nothing
+      shared = share(results);
+    });
+    return shared;
+  }
+};
+
+Pipeline::Pipeline(nn::Module model, optim::Optimizer optimizer, Forward forward, PipelineOptions options) {
+  if (const fleet::Job* job = fleet::job(); job != nullptr && !job->models.empty())
+    throw_error<ConfigError>(
+        "[pipeline] the model was given to fleet::distributed_model(); leave that out: a pipeline averages the "
+        "gradients "
+        "of its stages along the data axis by itself");
+  RunnerOptions running{
+      .schedule = options.schedule, .micro_batches = options.micro_batches, .cut = options.cut, .trains = true};
+  const Device device = device_of(model);
+  const Mesh& mesh = fleet::mesh();
+  state_ = std::unique_ptr<State>(new State{.model = std::move(model),
+                                            .optimizer = std::move(optimizer),
+                                            .options = std::move(options),
+                                            .stage = mesh.place(Axis::pipeline),
+                                            .stages = mesh.size(Axis::pipeline),
+                                            .runner = StageRunner(std::move(forward), std::move(running)),
+                                            .share = ResultSharing(device, true)});
+}
+
+Pipeline::~Pipeline() = default;
+
+void Pipeline::prepare(std::span<const TensorSpec> batch) {
+  or_tell([&] { state_->prepare(batch); });
+}
+
+std::vector<Tensor> Pipeline::train(std::span<const Tensor> batch, std::span<const double> weights) {
+  return or_tell([&] { return state_->train(batch, weights); });
+}
+
+std::vector<int64_t> Pipeline::rows_of(int64_t batch) const { return state_->runner.rows_of(batch); }
+int Pipeline::stage() const { return state_->stage; }
+const std::shared_ptr<const ForwardStages>& Pipeline::cut() const { return state_->runner.cut(); }
+bool Pipeline::owns(const Variable& variable) const { return owner_of(variable) == state_->stage; }
+bool Pipeline::holds(const Variable& variable) const {
+  return contains(state_->runner.stages_of(variable), state_->stage);
+}
+int Pipeline::owner_of(const Variable& variable) const {
+  const std::vector<int> stages = state_->runner.stages_of(variable);
+  return stages.empty() ? 0 : stages.front();
+}
+size_t Pipeline::slot_bytes() const { return state_->runner.slot_bytes(); }
+
+struct PipelinedForward::State {
+  StageRunner runner;
+  ResultSharing share;
+};
+
+PipelinedForward::PipelinedForward(Forward forward, std::shared_ptr<const ForwardStages> cut, Device device)
+    : state_(std::unique_ptr<State>(new State{
+          .runner = StageRunner(
+              [forward = std::move(forward)](std::span<const Tensor> inputs) {
+                NoGrad no_grad;
+                return forward(inputs);
+              },
+              {.schedule = ScheduleKind::gpipe, .micro_batches = 1, .cut_like = std::move(cut), .trains = false}),
+          .share = ResultSharing(device, false)})) {}
+
+PipelinedForward::~PipelinedForward() = default;
+
+std::vector<Tensor> PipelinedForward::operator()(std::span<const Tensor> batch) {
+  return or_tell([&] { return state_->share(state_->runner.run(batch, {})); });
+}
+
+}  // namespace bonfire::pipeline

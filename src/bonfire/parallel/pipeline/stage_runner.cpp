@@ -1,0 +1,513 @@
+#include "bonfire/parallel/pipeline/stage_runner.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "bonfire/base/error.h"
+#include "bonfire/comm/agreement.h"
+#include "bonfire/comm/same_settings.h"
+#include "bonfire/graph/trace.h"
+#include "bonfire/ops/elementwise.h"
+#include "bonfire/ops/shape_ops.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/pipeline/cut_stages.h"
+#include "bonfire/parallel/pipeline/receiver.h"
+#include "bonfire/parallel/pipeline/simulator.h"
+#include "bonfire/runtime/planner.h"
+#include "bonfire/runtime/submit.h"
+#include "bonfire/runtime/tuning.h"
+
+namespace bonfire::pipeline {
+namespace {
+
+// A program that is ready to be submitted.
+struct PlannedProgram {
+  std::shared_ptr<runtime::Plan> plan;
+  std::vector<LeafSource> sources;
+  std::vector<int> outputs;  // slots
+  std::vector<Variable> assigned;
+};
+
+// The step for micro-batches of certain shapes.
+struct Signature {
+  std::vector<TensorSpec> inputs, results;
+  std::vector<Value> leaves;       // of the traced step
+  std::vector<int> input_of_leaf;  // which input a leaf stands for, or -1
+  StageStep step;                  // of this stage
+  std::vector<bool> reads_input;   // [inputs]
+  // [parts], by whether gradients are written or added to. Planned at first use.
+  std::array<std::optional<PlannedProgram>, kParts> writing, adding;
+  std::vector<std::vector<Buffer>> slots;  // [values][slots]
+};
+
+// Where a micro-batch is: what its programs have left, and in which slots.
+struct UnderWay {
+  std::vector<Tensor> values;  // [values]
+  int left = -1, activations = -1, gradients = -1;
+};
+
+Tensor placeholder_of(const TensorSpec& spec) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::feed;
+  node->committed = true;
+  node->outputs.emplace_back(spec);
+  return Tensor(Value{std::move(node), 0});
+}
+
+// A leaf for whatever version the variable has when a program is submitted.
+Value newest_version(const Value& leaf) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::variable;
+  node->variable = leaf.node->variable;
+  node->version = Node::kAnyVersion;
+  node->outputs.emplace_back(leaf.spec());
+  return {std::move(node), 0};
+}
+
+TensorSpec with_rows(TensorSpec spec, int64_t rows) {
+  if (spec.shape.rank() == 0) throw_error<ShapeError>("[pipeline] an input of the step is a scalar, expected rows");
+  spec.shape[0] = rows;
+  return spec;
+}
+
+bool is_part(Work work) { return work == Work::forward || work == Work::backward || work == Work::weights; }
+
+Part part_of(Work work) {
+  return work == Work::forward ? Part::forward : work == Work::backward ? Part::backward : Part::weights;
+}
+
+template <class Kind>
+[[noreturn]] void say_where(const std::string& place, const Kind& error) {
+  const std::string text = error.what();
+  throw Kind(text.find("[pipeline]") == std::string::npos ? place + ": " + text : text);
+}
+
+}  // namespace
+
+void saying_where(const std::string& place, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const TimeoutError& error) {
+    say_where(place, error);
+  } catch (const CommError& error) {
+    say_where(place, error);
+  } catch (const DeviceError& error) {
+    say_where(place, error);
+  }
+}
+
+struct StageRunner::State {
+  Forward forward;
+  RunnerOptions options;
+  int stage, stages;
+  Scalar weight = 1;
+  int64_t rows = 0;                                 // of a micro-batch
+  std::shared_ptr<const ForwardStages> where = {};  // of the first trace; null: there is none yet
+  std::vector<std::unique_ptr<Signature>> signatures = {};
+  std::map<const VariableState*, std::vector<int>> holders = {};
+  std::vector<SharedGradient> shared = {};
+  std::vector<Variable> written = {};  // parameters whose gradients this stage writes
+  std::vector<Edge> edges = {};
+  std::map<int, std::unique_ptr<Schedule>> schedules = {};  // by micro-batches
+  std::map<int, std::unique_ptr<Receiver>> receivers = {};  // by peer
+  std::vector<std::vector<std::shared_ptr<Completion>>> free =
+      {};                             // [left, activations, gradients][slot]: its last reader
+  std::set<std::string> agreed = {};  // batches whose messages all stages have compared
+
+  // --- tracing and cutting -----------------------------------------------------------------------------------------
+
+  Signature& signature_of(const std::vector<TensorSpec>& inputs) {
+    for (auto& known : signatures)
+      if (known->inputs == inputs) return *known;
+    signatures.push_back(trace(inputs));
+    return *signatures.back();
+  }
+
+  std::unique_ptr<Signature> trace(const std::vector<TensorSpec>& inputs) {
+    auto made = std::make_unique<Signature>();
+    made->inputs = inputs;
+    std::vector<Tensor> placeholders;
+    for (const TensorSpec& spec : inputs) placeholders.push_back(placeholder_of(spec));
+    Trace trace;
+    trace.compiling = true;
+    TraceScope scope(trace);
+    StepRecord states;  // of the host: what tracing changes is put back
+    std::vector<Tensor> results;
+    try {
+      StepRecording recording(states);
+      results = forward(placeholders);
+      if (results.empty() || !results[0].defined())
+        throw_error<ConfigError>("[pipeline] the forward function has returned no loss");
+      if (options.trains) (results[0] * weight).backward();
+      states.undo();
+    } catch (...) {
+      states.undo();
+      throw;
+    }
+    std::vector<Value> live;
+    for (const Tensor& result : results) {
+      live.push_back(result.value());
+      made->results.push_back(result.spec());
+    }
+    const std::unique_ptr<Graph> graph = Graph::from_trace(trace, live);
+    for (const Value& leaf : trace.leaves()) {
+      int argument = -1;
+      for (size_t i = 0; i < placeholders.size(); ++i)
+        if (leaf == placeholders[i].value()) argument = static_cast<int>(i);
+      made->leaves.push_back(leaf.node->leaf == LeafKind::variable ? newest_version(leaf) : leaf);
+      made->input_of_leaf.push_back(argument);
+    }
+    results.clear();
+    live.clear();
+    for (const NodePtr& node : trace.nodes()) {
+      node->committed = true;
+      node->inputs.clear();
+    }
+    trace.clear();
+    cut(*graph, *made);
+    return made;
+  }
+
+  void cut(Graph& graph, Signature& made) {
+    const std::shared_ptr<const ForwardStages> like = where ? where : options.cut_like;
+    const auto forward_stages =
+        like ? std::make_shared<const ForwardStages>(graph, *like)
+             : std::make_shared<const ForwardStages>(graph, CutOptions{.stages = stages, .firsts = options.cut});
+    passes::run_before_cut(graph, StepContext::current().options);
+    CutStep step = cut_stages(graph, *forward_stages,
+                              {.stages = stages, .splits_weights = options.schedule == ScheduleKind::zero_bubble});
+    made.step = std::move(step.stages[static_cast<size_t>(stage)]);
+    made.slots.resize(made.step.values.size());
+    made.reads_input.resize(made.inputs.size());
+    for (const ProgramGraph& program : made.step.writing)
+      for (const LeafSource& source : program.leaves)
+        if (source.leaf >= 0 && made.input_of_leaf[static_cast<size_t>(source.leaf)] >= 0)
+          made.reads_input[static_cast<size_t>(made.input_of_leaf[static_cast<size_t>(source.leaf)])] = true;
+    if (!where) take_first_cut(step, forward_stages, made);
+  }
+
+  // What is the same for every signature.
+  void take_first_cut(const CutStep& step, std::shared_ptr<const ForwardStages> forward_stages, const Signature& made) {
+    where = std::move(forward_stages);
+    edges = step.edges;
+    for (const auto& [leaf, of] : step.holders)
+      if (const auto& variable = made.leaves[static_cast<size_t>(leaf)].node->variable) holders[variable.get()] = of;
+    std::map<const VariableState*, Variable> gradient_of;
+    for (const Value& leaf : made.leaves)
+      if (leaf.node->variable && leaf.node->variable->gradient)
+        gradient_of[leaf.node->variable->gradient.get()] = Variable(leaf.node->variable);
+    for (size_t leaf = 0; leaf < made.leaves.size(); ++leaf) {
+      const auto& variable = made.leaves[leaf].node->variable;
+      auto parameter = gradient_of.find(variable.get());
+      if (!variable || parameter == gradient_of.end()) continue;
+      const std::vector<int> of = holders.contains(variable.get()) ? holders.at(variable.get()) : std::vector<int>{};
+      if (std::find(of.begin(), of.end(), stage) == of.end()) continue;
+      written.push_back(parameter->second);
+      if (of.size() > 1) shared.push_back({static_cast<int64_t>(leaf), Variable(variable), of});
+    }
+  }
+
+  PlannedProgram& program_of(Signature& signature, Part part, bool adds) {
+    const auto i = static_cast<size_t>(part);
+    std::optional<PlannedProgram>& made = adds && part != Part::forward ? signature.adding[i] : signature.writing[i];
+    if (made) return *made;
+    ProgramGraph& graph = adds && part != Part::forward ? signature.step.adding[i] : signature.step.writing[i];
+    made.emplace();
+    made->sources = graph.leaves;
+    made->outputs = graph.outputs;
+    for (int leaf : graph.assigned)
+      made->assigned.emplace_back(signature.leaves[static_cast<size_t>(leaf)].node->variable);
+    if (graph.graph == nullptr) return *made;
+    std::vector<runtime::LeafLayout> layouts;
+    std::vector<Value> leaves;
+    for (const LeafSource& source : made->sources) {
+      const bool is_variable =
+          source.leaf >= 0 && signature.leaves[static_cast<size_t>(source.leaf)].node->leaf == LeafKind::variable;
+      leaves.push_back(source.leaf >= 0
+                           ? signature.leaves[static_cast<size_t>(source.leaf)]
+                           : placeholder_of(signature.step.values[static_cast<size_t>(source.value)].spec).value());
+      const Node& node = *leaves.back().node;
+      layouts.push_back(is_variable ? runtime::LeafLayout{node.variable->layout, node.variable->layout_fixed}
+                                    : runtime::LeafLayout{{}, true});
+    }
+    made->plan = runtime::make_plan(std::move(graph.graph), layouts, passes::after_cut(StepContext::current().options));
+    runtime::save_tuning();
+    runtime::adopt_layouts(*made->plan, leaves);
+    return *made;
+  }
+
+  // --- what all stages agree on ------------------------------------------------------------------------------------
+
+  const Schedule& schedule_for(int micro_batches) {
+    std::unique_ptr<Schedule>& made = schedules[micro_batches];
+    if (made == nullptr) {
+      const ScheduleKind kind = options.trains ? options.schedule : ScheduleKind::gpipe;
+      made = std::make_unique<Schedule>(
+          make_schedule({.kind = kind, .stages = stages, .micro_batches = micro_batches, .edges = edges}));
+      simulate(*made, std::vector<StageTimes>(static_cast<size_t>(stages)));  // refuses one that does not work
+    }
+    return *made;
+  }
+
+  bool does(const Item& item) const {
+    const bool is_message = item.work == Work::send || item.work == Work::receive;
+    return options.trains || item.work == Work::forward || (is_message && item.phase == Phase::forward);
+  }
+
+  void agree(const Schedule& schedule, const std::vector<Signature*>& of) {
+    if (stages == 1) return;
+    const std::string key = fmt::format("{} micro-batches of {}, the last of {}", of.size(),
+                                        to_string(of.front()->inputs[0]), to_string(of.back()->inputs[0]));
+    if (!agreed.insert(key).second) return;
+    comm::Group& group = fleet::group(Axis::pipeline);
+    comm::require_same(group, "pipeline",
+                       {{"pipeline.schedule", name_of(options.schedule)},
+                        {"pipeline.micro_batches", std::to_string(of.size())},
+                        {"pipeline.cut", fmt::format("{}", fmt::join(where->firsts(), ", "))}});
+    std::vector<comm::ScheduledMessage> messages;
+    for (const Item& item : schedule.ranks[static_cast<size_t>(stage)]) {
+      if ((item.work != Work::send && item.work != Work::receive) || !does(item)) continue;
+      const bool sends = item.work == Work::send;
+      for (const MessageOf& message : of[static_cast<size_t>(item.micro_batch)]->step.messages)
+        if (message.phase == item.phase && (sends ? message.to : message.from) == item.peer)
+          messages.push_back({.sent = sends,
+                              .peer = item.peer,
+                              .what = fmt::format("{} of micro-batch {}: value {} ({})",
+                                                  item.phase == Phase::forward ? "activations" : "gradients",
+                                                  item.micro_batch, message.tag, to_string(message.spec))});
+    }
+    comm::agree_on_messages(group, messages);
+  }
+
+  // --- running -----------------------------------------------------------------------------------------------------
+
+  Buffer& slot_buffer(Signature& signature, int value, int slot) {
+    std::vector<Buffer>& buffers = signature.slots[static_cast<size_t>(value)];
+    if (buffers.size() <= static_cast<size_t>(slot)) buffers.resize(static_cast<size_t>(slot) + 1);
+    Buffer& buffer = buffers[static_cast<size_t>(slot)];
+    const TensorSpec& spec = signature.step.values[static_cast<size_t>(value)].spec;
+    if (!buffer) buffer = {std::make_shared<Storage>(spec.device, std::max<size_t>(1, spec.bytes()))};
+    return buffer;
+  }
+
+  std::shared_ptr<Completion>& last_reader(size_t kind, int slot) {
+    free.resize(3);
+    if (free[kind].size() <= static_cast<size_t>(slot)) free[kind].resize(static_cast<size_t>(slot) + 1);
+    return free[kind][static_cast<size_t>(slot)];
+  }
+
+  Receiver& receiver_from(int peer) {
+    std::unique_ptr<Receiver>& receiver = receivers[peer];
+    if (receiver == nullptr) receiver = std::make_unique<Receiver>(peer);
+    return *receiver;
+  }
+
+  std::string place_in(size_t position, const Item& item) const {
+    return fmt::format("[pipeline] stage {} of {}, item {} of its schedule ({})", stage, stages, position,
+                       to_string(item));
+  }
+
+  void post(size_t position, const Item& item, Signature& signature, UnderWay& way) {
+    const bool forward = item.phase == Phase::forward;
+    (forward ? way.activations : way.gradients) = item.slot;
+    std::vector<Receiver::Message> messages;
+    std::vector<int> values;
+    for (const MessageOf& one : signature.step.messages) {
+      if (one.value < 0 || one.from != item.peer || one.phase != item.phase) continue;
+      messages.push_back({one.spec, one.tag, slot_buffer(signature, one.value, item.slot)});
+      values.push_back(one.value);
+    }
+    if (messages.empty()) return;
+    std::vector<Buffer> buffers;
+    for (const Receiver::Message& message : messages) buffers.push_back(message.into);
+    const std::shared_ptr<Completion> arrives = receiver_from(item.peer).post(
+        std::move(messages), last_reader(forward ? 1 : 2, item.slot), place_in(position, item));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<size_t>(values[i]);
+      way.values[value] = Tensor::from_buffer(buffers[i], signature.step.values[value].spec);
+      way.values[value].value().node->outputs[0].ready = arrives;
+    }
+  }
+
+  // Slots that the micro-batch has had until now, whose last reader this is.
+  void leave_slots(const UnderWay& way, const std::shared_ptr<Completion>& done) {
+    if (way.left >= 0) last_reader(0, way.left) = done;
+    if (way.activations >= 0) last_reader(1, way.activations) = done;
+    if (way.gradients >= 0) last_reader(2, way.gradients) = done;
+  }
+
+  void compute(const Item& item, Signature& signature, UnderWay& way, std::span<const Tensor> inputs) {
+    if (item.work == Work::forward) way.left = item.slot;
+    PlannedProgram& program = program_of(signature, part_of(item.work), item.micro_batch > 0);
+    if (program.plan == nullptr) return;
+    std::vector<Value> leaves;
+    for (const LeafSource& source : program.sources) {
+      if (source.value >= 0) {
+        leaves.push_back(way.values[static_cast<size_t>(source.value)].value());
+        continue;
+      }
+      const int argument = signature.input_of_leaf[static_cast<size_t>(source.leaf)];
+      leaves.push_back(argument >= 0 ? inputs[static_cast<size_t>(argument)].value()
+                                     : signature.leaves[static_cast<size_t>(source.leaf)]);
+    }
+    std::vector<Buffer> outputs;
+    for (int value : program.outputs)
+      outputs.push_back(is_result(signature, value) ? Buffer{} : slot_buffer(signature, value, item.slot));
+    for (const Variable& variable : program.assigned) variable.keep_version_for_holders();
+    runtime::SubmissionResult result = runtime::submit(program.plan, leaves, program.assigned, outputs);
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      const auto value = static_cast<size_t>(program.outputs[i]);
+      way.values[value] = Tensor::from_buffer(result.outputs[i], signature.step.values[value].spec);
+      way.values[value].value().node->outputs[0].ready = result.completion;
+    }
+    leave_slots(way, result.completion);
+  }
+
+  static bool is_result(const Signature& signature, int value) {
+    return std::find(signature.step.results.begin(), signature.step.results.end(), value) !=
+           signature.step.results.end();
+  }
+
+  // [micro-batches][inputs]; what this stage does not read is not copied.
+  std::vector<std::vector<Tensor>> rows_of_inputs(std::span<const Tensor> batch, const std::vector<Signature*>& of) {
+    std::vector<std::vector<Tensor>> all;
+    int64_t begin = 0;
+    for (const Signature* signature : of) {
+      const int64_t count = signature->inputs[0].shape[0];
+      std::vector<Tensor>& own = all.emplace_back();
+      for (size_t i = 0; i < batch.size(); ++i) {
+        if (!signature->reads_input[i])
+          own.emplace_back();
+        else
+          own.push_back(of.size() == 1 ? batch[i] : slice(batch[i], 0, begin, begin + count));
+      }
+      begin += count;
+    }
+    commit();
+    return all;
+  }
+
+  Results run(std::span<const Tensor> batch, std::span<const double> weights, const std::vector<int64_t>& counts) {
+    std::vector<Signature*> of;
+    for (int64_t count : counts) {
+      std::vector<TensorSpec> specs;
+      for (const Tensor& input : batch) specs.push_back(with_rows(input.spec(), count));
+      of.push_back(&signature_of(specs));
+    }
+    const Schedule& schedule = schedule_for(static_cast<int>(of.size()));
+    agree(schedule, of);
+    RandomState& random = StepContext::current().random;
+    const uint64_t first_step = random.step;
+    const std::vector<std::vector<Tensor>> inputs = rows_of_inputs(batch, of);
+    std::vector<UnderWay> ways;
+    for (const Signature* signature : of)
+      ways.push_back({.values = std::vector<Tensor>(signature->step.values.size())});
+    Results results{.of = std::vector<std::vector<Tensor>>(of[0]->step.results.size()),
+                    .specs = of[0]->results,
+                    .stages = of[0]->step.result_stages,
+                    .micro_batches = static_cast<int64_t>(of.size())};
+    const std::vector<Item>& items = schedule.ranks[static_cast<size_t>(stage)];
+    for (size_t position = 0; position < items.size(); ++position) {
+      const Item& item = items[position];
+      if (item.micro_batch < 0 || !does(item)) continue;
+      const auto i = static_cast<size_t>(item.micro_batch);
+      if (item.work == Work::receive) post(position, item, *of[i], ways[i]);
+      if (!is_part(item.work)) continue;
+      random.step = first_step + i;
+      weight.set(weights.empty() ? 1 : weights[i]);
+      saying_where(place_in(position, item), [&] { compute(item, *of[i], ways[i], inputs[i]); });
+      if (is_last(item)) take_results(*of[i], ways[i], results);
+    }
+    random.step = first_step + of.size();
+    for (const Variable& parameter : written) parameter.state().gradient_is_clear = !options.trains;
+    return results;
+  }
+
+  bool is_last(const Item& item) const {
+    if (!options.trains) return true;
+    return item.work == (options.schedule == ScheduleKind::zero_bubble ? Work::weights : Work::backward);
+  }
+
+  // Nothing of the micro-batch is needed any more but its results.
+  static void take_results(const Signature& signature, UnderWay& way, Results& results) {
+    for (size_t k = 0; k < signature.step.results.size(); ++k)
+      if (const int value = signature.step.results[k]; value >= 0)
+        results.of[k].push_back(way.values[static_cast<size_t>(value)]);
+    way.values.clear();
+  }
+};
+
+StageRunner::StageRunner(Forward forward, RunnerOptions options)
+    : state_(std::make_unique<State>(State{.forward = std::move(forward),
+                                           .options = std::move(options),
+                                           .stage = fleet::mesh().place(Axis::pipeline),
+                                           .stages = fleet::mesh().size(Axis::pipeline)})) {
+  if (state_->options.micro_batches < 1)
+    throw_error<ConfigError>("[pipeline] micro_batches is {}, expected at least 1", state_->options.micro_batches);
+  if (state_->options.schedule == ScheduleKind::interleaved)
+    throw_error<ConfigError>(
+        "[pipeline] schedule interleaved is known to `bonfire inspect schedule` alone; train with gpipe, 1f1b or "
+        "zero_bubble");
+}
+
+StageRunner::~StageRunner() = default;
+
+void StageRunner::prepare(std::span<const TensorSpec> batch) {
+  if (state_->where) return;
+  BONFIRE_CHECK(!batch.empty());
+  const int64_t rows = batch[0].shape.rank() == 0 ? 0 : batch[0].shape[0];
+  const int64_t parts = state_->options.trains ? state_->options.micro_batches : 1;
+  if (rows < parts)
+    throw_error<ConfigError>("[pipeline] micro_batches is {}, and a batch has {} rows; use at most {}", parts, rows,
+                             std::max<int64_t>(rows, 1));
+  state_->rows = (rows + parts - 1) / parts;
+  std::vector<TensorSpec> specs;
+  for (const TensorSpec& spec : batch) specs.push_back(with_rows(spec, state_->rows));
+  state_->signature_of(specs);
+}
+
+const std::shared_ptr<const ForwardStages>& StageRunner::cut() const { return state_->where; }
+
+std::vector<int> StageRunner::stages_of(const Variable& variable) const {
+  auto found = state_->holders.find(&variable.state());
+  return found == state_->holders.end() ? std::vector<int>{} : found->second;
+}
+
+const std::vector<SharedGradient>& StageRunner::shared_gradients() const { return state_->shared; }
+
+std::vector<int64_t> StageRunner::rows_of(int64_t batch) const {
+  if (!state_->options.trains) return {batch};
+  std::vector<int64_t> counts;
+  for (int64_t left = batch; left > 0; left -= counts.back()) counts.push_back(std::min(left, state_->rows));
+  return counts;
+}
+
+StageRunner::Results StageRunner::run(std::span<const Tensor> batch, std::span<const double> weights) {
+  std::vector<TensorSpec> specs;
+  for (const Tensor& input : batch) specs.push_back(input.spec());
+  prepare(specs);
+  const std::vector<int64_t> counts = rows_of(specs[0].shape[0]);
+  BONFIRE_CHECK(weights.empty() || weights.size() == counts.size());
+  return state_->run(batch, weights, counts);
+}
+
+Tensor StageRunner::receive(const TensorSpec& spec, int from, int64_t tag, const std::string& what) {
+  const Buffer buffer{std::make_shared<Storage>(spec.device, std::max<size_t>(1, spec.bytes()))};
+  Tensor result = Tensor::from_buffer(buffer, spec);
+  result.value().node->outputs[0].ready = state_->receiver_from(from).post({{spec, tag, buffer}}, nullptr, what);
+  return result;
+}
+
+size_t StageRunner::slot_bytes() const {
+  size_t bytes = 0;
+  for (const auto& signature : state_->signatures)
+    for (const std::vector<Buffer>& slots : signature->slots)
+      for (const Buffer& buffer : slots) bytes += buffer ? buffer.storage->bytes() : 0;
+  return bytes;
+}
+
+}  // namespace bonfire::pipeline

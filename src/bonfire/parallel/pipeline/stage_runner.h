@@ -1,0 +1,89 @@
+#pragma once
+// StageRunner: traces a step for one micro-batch, keeps this rank's stage of it, and runs its programs for all
+// micro-batches of a batch as the schedule says.
+//
+// A program is planned by itself and submitted like any other plan; F, B and W of a stage hand their values over in
+// slots, each at one address for as long as the runner lives: as many as the schedule has. The programs of a device run
+// in order, so a slot is free again when the last program that reads it has been submitted. What other stages send is
+// received beside the queue (receiver.h), one program early; what is sent leaves from inside its program.
+//
+// A batch is cut into micro-batches of one size; the last one of a last batch may be smaller. That is another
+// signature, traced and planned for itself.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bonfire/graph/tensor.h"
+#include "bonfire/graph/variable.h"
+#include "bonfire/parallel/pipeline/forward_stages.h"
+#include "bonfire/parallel/pipeline/schedule.h"
+
+namespace bonfire::pipeline {
+
+// Traces a micro-batch: from its rows of each input to the loss, a scalar, and other results. Nothing may be read in
+// it.
+using Forward = std::function<std::vector<Tensor>(std::span<const Tensor> inputs)>;
+
+struct RunnerOptions {
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int64_t micro_batches = 1;
+  std::optional<std::vector<std::string>> cut = {};         // empty: balanced
+  std::shared_ptr<const ForwardStages> cut_like = nullptr;  // instead: where another runner has the modules
+  bool trains = true;                                       // else only F, of the whole batch at once
+};
+
+// A gradient that several stages have parts of.
+struct SharedGradient {
+  int64_t number;  // the same on all stages
+  Variable gradient;
+  std::vector<int> stages;
+};
+
+// What is lost between ranks, or on a device, says where in the schedule; unless it does so already.
+void saying_where(const std::string& place, const std::function<void()>& body);
+
+class StageRunner {
+ public:
+  StageRunner(Forward forward, RunnerOptions options);
+  ~StageRunner();
+  StageRunner(const StageRunner&) = delete;
+  StageRunner& operator=(const StageRunner&) = delete;
+
+  // Cuts the step for such a batch, if it has not been yet.
+  void prepare(std::span<const TensorSpec> batch);
+
+  // Of what prepare() has cut.
+  const std::shared_ptr<const ForwardStages>& cut() const;
+  std::vector<int> stages_of(const Variable& variable) const;   // that read or write it; none: the step does not use it
+  const std::vector<SharedGradient>& shared_gradients() const;  // that this stage has a part of
+
+  // How many rows each micro-batch of the batch has.
+  std::vector<int64_t> rows_of(int64_t batch) const;
+
+  struct Results {
+    std::vector<std::vector<Tensor>> of;  // [results][micro-batches]; none where another stage has it
+    std::vector<TensorSpec> specs;        // [results]
+    std::vector<int> stages;              // [results]
+    int64_t micro_batches = 0;
+  };
+  // Runs all but REDUCE and U. A collective call along the pipeline. weights [micro-batches]: what each loss is
+  // multiplied by. Where it trains, the gradients of this stage's parameters are written and not clear afterwards.
+  Results run(std::span<const Tensor> batch, std::span<const double> weights);
+
+  // A message that this stage receives from another after those of the last run(), as a tensor that is awaited when it
+  // is read.
+  Tensor receive(const TensorSpec& spec, int from, int64_t tag, const std::string& what);
+
+  size_t slot_bytes() const;  // of all slots that have been used so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace bonfire::pipeline

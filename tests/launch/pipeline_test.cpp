@@ -1,0 +1,83 @@
+// `bonfire train` with a model in stages: as one process that trains on the same batches, whatever the schedule; a run
+// goes on at another mesh; what cannot be is refused by all.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/launch/launched.h"
+#include "tests/launch/trained.h"
+#include "tests/support/expect_error.h"
+
+namespace bonfire::launch::pipeline_test {
+namespace {
+
+using testing::ChildProcess;
+using testing::clean;
+using testing::expect_mentions;
+using testing::expect_same;
+using testing::joined;
+using testing::log_of;
+using testing::ScratchFolder;
+using testing::settings;
+using testing::trained_alone;
+using testing::Words;
+
+Words two_stages(const Words& more = {}) {
+  return joined({"mesh.pipeline=2", "pipeline.micro_batches=4", "pipeline.cut=[conv2]"}, more);
+}
+
+Words train_on(int ranks) { return {BONFIRE_PROGRAM, "train", "--nproc", std::to_string(ranks)}; }
+
+TEST(LaunchPipeline, TrainsInTwoStagesAsOneProcessDoesInEverySchedule) {
+  ScratchFolder other;
+  const testing::Log expected = trained_alone(other);
+  for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) {
+    ScratchFolder folder;
+    ChildProcess stages(
+        joined(train_on(2), settings(folder, 32, two_stages({fmt::format("pipeline.schedule={}", schedule)}))),
+        clean());
+    ASSERT_EQ(stages.wait(), 0) << stages.output();
+    expect_same(log_of(folder / "runs/1"), expected);
+  }
+}
+
+TEST(LaunchPipeline, OfTwoReplicasTrainsAsOneProcess) {
+  ScratchFolder folder, other;
+  ChildProcess stages(joined(train_on(4), settings(folder, 16, {"mesh.pipeline=2", "pipeline.micro_batches=2"})),
+                      clean());
+  ASSERT_EQ(stages.wait(), 0) << stages.output();
+  expect_same(log_of(folder / "runs/1"), trained_alone(other));
+}
+
+TEST(LaunchPipeline, ARunGoesOnAtAnotherMesh) {
+  ScratchFolder folder, other;
+  auto go_on = [&](const Words& program, const Words& more) {
+    ChildProcess run(joined(program, settings(folder, 32, joined({"resume=auto"}, more))), clean());
+    ASSERT_EQ(run.wait(), 0) << run.output();
+  };
+  ChildProcess first(joined(train_on(2), settings(folder, 32, two_stages({"epochs=1"}))), clean());
+  ASSERT_EQ(first.wait(), 0) << first.output();
+  go_on({BONFIRE_PROGRAM, "train"},
+        {"epochs=2", "mesh.pipeline=1", "pipeline.micro_batches=auto", "pipeline.cut=auto"});
+  expect_same(log_of(folder / "runs/1"), trained_alone(other));
+  go_on(train_on(2), joined({"epochs=3"}, two_stages()));
+  EXPECT_EQ(log_of(folder / "runs/1").losses.size(), 21U);
+}
+
+TEST(LaunchPipeline, RefusesWhatCannotBe) {
+  ScratchFolder folder;
+  auto error_of = [&](const Words& more) {
+    ChildProcess run(joined(train_on(2), settings(folder, 32, joined({"mesh.pipeline=2"}, more))), clean());
+    EXPECT_NE(run.wait(), 0);
+    return run.output();
+  };
+  expect_mentions(
+      error_of({"pipeline.cut=[conv3]"}),
+      {"cut names 'conv3', and the step runs through no such module; there are conv1, conv2, fc1, fc2, fc3"});
+  expect_mentions(error_of({"pipeline.cut=[conv1]"}), {"cut names 'conv1', with which the first stage would begin"});
+  expect_mentions(error_of({"pipeline.cut=[conv2, fc1]"}), {"pipeline.cut names 2 modules, and mesh.pipeline is 2"});
+  expect_mentions(error_of({"strategy.accumulate_steps=2"}), {"a pipeline adds up the gradients"});
+  expect_mentions(error_of({"pipeline.micro_batches=64"}), {"pipeline.micro_batches is 64, and batch_size 32"});
+}
+
+}  // namespace
+}  // namespace bonfire::launch::pipeline_test
