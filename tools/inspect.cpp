@@ -30,7 +30,8 @@ train::StepSubject subject_of(const train::Config& config, int64_t batch) {
   return train::step_subject(config.model, {.batch = batch,
                                             .image_size = config.image_size,
                                             .classes = config.num_classes,
-                                            .place = train::places_of(config)[0]});
+                                            .place = train::places_of(config)[0],
+                                            .placement = config.placement});
 }
 
 std::string schedule_of(const InspectWanted& wanted) {

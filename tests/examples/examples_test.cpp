@@ -131,6 +131,30 @@ TEST(Examples, InProcessOnTwoDevicesTrainsAsOnOne) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "cpu:0 is named twice", twice.output);
 }
 
+// The losses of every step that the example prints.
+std::vector<std::string> losses_of(const std::string& example, const std::string& arguments) {
+  Ended ended = run(example, arguments);
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  return matches(ended.output, "loss is: ([0-9.]+)\n");
+}
+
+TEST(Examples, TwoHeadsOnTwoDevicesTrainAsOnOne) {
+  const std::vector<std::string> losses = losses_of("two_heads", "50");
+  ASSERT_EQ(losses.size(), 2U);
+  EXPECT_LT(std::stod(losses[1]), std::stod(losses[0]));
+  EXPECT_EQ(losses, losses_of("two_heads", "50 cpu:0 cpu:0 cpu:0"));
+  EXPECT_EQ(losses, losses_of("two_heads", "50 cpu:0 cpu:1 cpu:2"));
+  Ended nowhere = run("two_heads", "1 cpu:0 cpu:0 tpu");
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "tpu", nowhere.output);
+}
+
+TEST(Examples, AlexNetsHalvesOnTwoDevicesTrainAsOnOne) {
+  const std::vector<std::string> losses = losses_of("alexnet_two_devices", "3 0.04");
+  ASSERT_EQ(losses.size(), 3U);
+  EXPECT_EQ(losses, losses_of("alexnet_two_devices", "3 0.04 cpu:0 cpu:0"));
+}
+
 TEST(Examples, MnistSaysWhatIsWrong) {
   ScratchFolder folder;
   Ended no_data = run("mnist", "--place cpu --data " + folder.path().string());

@@ -103,13 +103,13 @@ struct PlannedItem {
 class AgreementKernel final : public Kernel {
  public:
   // `first`: the first one of a step, which counts it.
-  AgreementKernel(Axis axis, std::vector<PlannedItem> items, uint64_t layouts, bool first)
-      : axis_(axis), items_(std::move(items)), first_(first) {
+  AgreementKernel(Axis axis, Device device, std::vector<PlannedItem> items, uint64_t layouts, bool first)
+      : axis_(axis), device_(device), items_(std::move(items)), first_(first) {
     sequence_.layouts = layouts;
   }
   void run(const Run& run) override {
     const AxisGroups& groups = AxisGroups::of(run);
-    const std::shared_ptr<const AxisGroups::Along> along = groups.along(axis_);
+    const std::shared_ptr<const AxisGroups::Along> along = groups.along(axis_, device_);
     if (groups.names() != names_) name_items(groups.names());
     if (first_) along->group().progress()->step.fetch_add(1, std::memory_order_relaxed);
     along->layouts_differ->store(!agree(along->group(), sequence_, hash_));
@@ -125,6 +125,7 @@ class AgreementKernel final : public Kernel {
   }
 
   Axis axis_;
+  Device device_;
   std::vector<PlannedItem> items_;
   Sequence sequence_;
   base::Hash128 hash_;
@@ -171,7 +172,7 @@ void agree_on_messages(Group& group, std::span<const ScheduledMessage> messages)
     }
 }
 
-std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives) {
+std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives, bool first) {
   std::map<Axis, std::vector<PlannedItem>> items;
   std::map<Axis, base::Hash128> layouts;
   int calls = 0;
@@ -190,7 +191,8 @@ std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives
   std::vector<Agreement> list;
   for (auto& [axis, planned] : items)
     list.push_back({{.axis = axis, .kind = Line::Kind::collective, .number = 0},
-                    std::make_unique<AgreementKernel>(axis, std::move(planned), layouts[axis].low, list.empty())});
+                    std::make_unique<AgreementKernel>(axis, collectives[0].node->device(), std::move(planned),
+                                                      layouts[axis].low, first && list.empty())});
   return list;
 }
 

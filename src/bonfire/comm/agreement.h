@@ -59,7 +59,8 @@ struct Agreement {
   std::unique_ptr<Kernel> kernel;
 };
 
-// Steps to run before these collectives, which are those of one device in their order: one an axis.
-std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives);
+// Steps to run before these collectives, which are those of one program in their order: one an axis. `first`: no
+// program of the step before has any, so that these count it.
+std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives, bool first = true);
 
 }  // namespace bonfire::comm

@@ -60,6 +60,7 @@ class AllReduceKernel final : public Kernel {
       : line_(line_of(node)),
         reduce_(reduce_of(node.attributes)),
         dtype_(node.outputs[0].dtype),
+        device_(node.device()),
         layouts_(std::move(layouts)) {
     for (const TensorSpec& output : node.outputs) {
       bytes_.push_back(output.bytes());
@@ -68,7 +69,7 @@ class AllReduceKernel final : public Kernel {
   }
 
   void run(const Run& run) override {
-    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis);
+    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis, device_);
     for (size_t i = 0; i < bytes_.size(); ++i)
       if (run.outputs[i] != run.inputs[i]) std::memcpy(run.outputs[i], run.inputs[i], bytes_[i]);
     const bool differ = along->layouts_differ->load();
@@ -136,6 +137,7 @@ class AllReduceKernel final : public Kernel {
   Line line_;
   Reduce reduce_;
   DType dtype_;
+  Device device_;
   std::vector<Layout> layouts_;
   std::vector<size_t> bytes_;
   std::vector<Shape> shapes_;

@@ -25,16 +25,18 @@ AxisGroups& AxisGroups::of(const Run& run) {
   return static_cast<AxisGroups&>(*run.groups);  // there is no other kind
 }
 
-void AxisGroups::change(Axis axis, Along other) {
+void AxisGroups::change(Axis axis, Along other, std::optional<Device> device) {
   auto made = std::make_shared<const Along>(std::move(other));
   std::lock_guard lock(mutex_);
-  axes_[axis] = std::move(made);
+  axes_[{axis, device}] = std::move(made);
+  if (device) return;  // messages use the groups of the first
   std::erase_if(for_messages_, [&](const auto& entry) { return entry.first.axis == axis; });
 }
 
-std::shared_ptr<const AxisGroups::Along> AxisGroups::along(Axis axis) const {
+std::shared_ptr<const AxisGroups::Along> AxisGroups::along(Axis axis, std::optional<Device> device) const {
   std::lock_guard lock(mutex_);
-  auto found = axes_.find(axis);
+  auto found = axes_.find({axis, device});
+  if (found == axes_.end()) found = axes_.find({axis, std::nullopt});
   if (found == axes_.end())
     throw_error<CommError>("[comm] this rank's job has no other ranks along the {} axis", name_of(axis));
   return found->second;
@@ -92,7 +94,7 @@ int AxisGroups::give_up_messages(std::chrono::milliseconds patience) {
 }
 
 void AxisGroups::abort(const std::string& reason) {
-  std::map<Axis, std::shared_ptr<const Along>> axes;
+  decltype(axes_) axes;
   {
     std::lock_guard lock(mutex_);
     axes = axes_;

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,11 @@ class AxisGroups final : public StepGroups {
   // Those of a submission. CommError where it was made after its job was left.
   static AxisGroups& of(const Run& run);
 
-  void change(Axis axis, Along other);                  // nothing may be running along it
-  std::shared_ptr<const Along> along(Axis axis) const;  // CommError where the job has no groups along it
+  // Nothing may be running along it. Queues of two devices run at the same time, so where a rank has several each but
+  // the first has groups of its own.
+  void change(Axis axis, Along other, std::optional<Device> device = {});
+  // CommError where the job has no groups along it. Those of the first device where the one named has none.
+  std::shared_ptr<const Along> along(Axis axis, std::optional<Device> device = {}) const;
   const std::shared_ptr<ValueNames>& names() const { return names_; }
 
   // For the messages of a line, which sends or receives.
@@ -80,7 +84,7 @@ class AxisGroups final : public StepGroups {
   };
 
   mutable std::mutex mutex_;
-  std::map<Axis, std::shared_ptr<const Along>> axes_;
+  std::map<std::pair<Axis, std::optional<Device>>, std::shared_ptr<const Along>> axes_;  // no device: of the first
   std::map<Line, std::shared_ptr<Group>> for_messages_;
   std::shared_ptr<ValueNames> names_ = std::make_shared<ValueNames>();
   std::shared_ptr<UnderWay> under_way_ = std::make_shared<UnderWay>();

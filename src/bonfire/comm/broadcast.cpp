@@ -23,11 +23,12 @@ class BroadcastKernel final : public Kernel {
   BroadcastKernel(const GraphNode& node, const Layout& layout)
       : line_(line_of(node)),
         root_(static_cast<int>(node.attributes.integer("root"))),
+        device_(node.device()),
         spec_(node.outputs[0]),
         layout_(layout) {}
 
   void run(const Run& run) override {
-    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis);
+    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis, device_);
     auto* value = run.output<std::byte>();
     if (run.inputs[0] != value && spec_.bytes() > 0) std::memcpy(value, run.inputs[0], spec_.bytes());
     const bool differ = along->layouts_differ->load() && !same_places(spec_.shape, layout_, {});
@@ -45,6 +46,7 @@ class BroadcastKernel final : public Kernel {
 
   Line line_;
   int root_;
+  Device device_;
   TensorSpec spec_;
   Layout layout_;
   Scratch scratch_;

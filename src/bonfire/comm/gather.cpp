@@ -77,13 +77,14 @@ class PartsKernel : public Kernel {
  public:
   PartsKernel(const GraphNode& node, const Layout& layout)
       : line_(line_of(node)),
+        device_(node.device()),
         ranks_(static_cast<size_t>(ranks_of(node.attributes))),
         in_(node.inputs[0].spec()),
         out_(node.outputs[0]),
         layout_(layout) {}
 
   void run(const Run& run) override {
-    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis);
+    const std::shared_ptr<const AxisGroups::Along> along = AxisGroups::of(run).along(line_.axis, device_);
     const auto* from = run.input<std::byte>(0);
     auto* to = run.output<std::byte>();
     if (!along->layouts_differ->load() || layout_.row_major()) return move(along->group(), from, to, layout_);
@@ -118,6 +119,7 @@ class PartsKernel : public Kernel {
   }
 
   Line line_;
+  Device device_;
   size_t ranks_;
   TensorSpec in_, out_;
 

@@ -7,6 +7,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/nearest.h"
 #include "bonfire/graph/all_ops.h"
+#include "bonfire/graph/device_copies.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/trace.h"
 
@@ -64,6 +65,7 @@ NodePtr append_checked(const Op& op, NodeInputs&& inputs, Attributes&& attribute
     if (!input)
       throw_error<GraphError>("[{}] input {} is an undefined tensor{}; give it a value first", op.name,
                               &input - inputs.data(), in_current_module());
+  bring_together(inputs);
   NodePtr node = Trace::current().append(op, std::move(inputs), std::move(attributes));
   if (check_numbers() && !TraceScope::active()) [[unlikely]]
     run_and_check(node);

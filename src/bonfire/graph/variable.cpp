@@ -97,6 +97,7 @@ void VariableCopies::add(const Variable& original, Device device) {
   copy.state().packing = original.packing();
   copy.keep_slice(original.slice());
   copy.set_requires_grad(original.requires_grad());
+  elsewhere_ |= device != original.device();
 }
 
 const Variable* VariableCopies::find(const Variable& variable) const {
@@ -107,6 +108,11 @@ const Variable* VariableCopies::find(const Variable& variable) const {
 UseCopies::UseCopies(const VariableCopies& copies)
     : before_(std::exchange(StepContext::current().place.copies, &copies)) {}
 UseCopies::~UseCopies() { StepContext::current().place.copies = before_; }
+
+bool copies_are_elsewhere() {
+  const VariableCopies* copies = StepContext::current().place.copies;
+  return copies != nullptr && copies->are_elsewhere();
+}
 
 Variable here(const Variable& variable) {
   const Variable* copy = copy_here(variable);

@@ -20,9 +20,11 @@ class VariableCopies {
   void add(const Variable& original,
            Device device);  // zeros; named and trained as the original. A second time: nothing
   const Variable* find(const Variable& variable) const;  // nullptr: it has none
+  bool are_elsewhere() const { return elsewhere_; }      // one of them is on another device than its original
 
  private:
   std::unordered_map<const VariableState*, Variable> copies_;  // by the original
+  bool elsewhere_ = false;
 };
 
 class UseCopies {
@@ -38,5 +40,6 @@ class UseCopies {
 
 // What `variable` means in this thread: its copy, or itself.
 Variable here(const Variable& variable);
+bool copies_are_elsewhere();  // those that this thread uses; false where it uses none
 
 }  // namespace bonfire

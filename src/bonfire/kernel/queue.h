@@ -55,13 +55,15 @@ struct Submission {
   std::vector<void*> addresses;
   std::vector<std::byte> scalars;                  // what AddressKind::scalars must hold
   std::vector<std::shared_ptr<Completion>> after;  // submissions on other devices whose results this one reads
+  bool continues = false;                          // the step that this queue was given a program of just before
   std::shared_ptr<void> keep_alive;                // storages in use until it is done
   std::shared_ptr<StepGroups> groups = nullptr;    // of the job that submits it
   // Called when it fails, before what is beside the queue is waited for.
   FailureCalls after_failure = nullptr;
 };
 
-// Submissions run in the order given. submit() returns at once (it waits only when too many are in flight).
+// Submissions run in the order given. submit() returns at once. It waits only when too many steps are in flight, before
+// the first program of a step: another device may need what the others are to compute.
 class Queue {
  public:
   virtual ~Queue() = default;

@@ -1,5 +1,8 @@
 #include "bonfire/nn/module.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <ostream>
 #include <sstream>
 #include <unordered_set>
@@ -10,10 +13,21 @@
 
 namespace bonfire::nn {
 
+namespace {
+
+// As a number, which a compiled step can compare; 0: none.
+int32_t number_of(Device device) { return (static_cast<int32_t>(device.type) + 1) << 16 | device.index; }
+Device device_of(int32_t number) {
+  return {static_cast<DeviceType>((number >> 16) - 1), static_cast<int16_t>(number & 0xFFFF)};
+}
+
+}  // namespace
+
 struct Module::State {
   std::string kind;
   std::string details;
   StepState<bool> training{true};
+  StepState<int32_t> device{0};
   bool shows_equal_children_once = false;
   std::vector<std::pair<std::string, Parameter>> parameters;
   StateDict buffers;
@@ -105,7 +119,40 @@ void Module::set_requires_grad(bool required) const {
 }
 
 void Module::to(Device device) const {
+  require_device(device);
   for (const auto& [name, variable] : state_dict()) variable.move_to(device);
+  walk(*this, "", [&](const std::string&, const Module& module) {
+    module.state_->device = module.state_dict().empty() ? 0 : number_of(device);
+  });
+  state_->device = number_of(device);
+}
+
+std::optional<Device> Module::device() const {
+  if (copies_are_elsewhere()) return {};  // this thread computes with them, on its own device
+  const int32_t number = state_->device;
+  return number == 0 ? std::optional<Device>() : device_of(number);
+}
+
+Module Module::submodule(const std::string& path) const {
+  Module found = *this;
+  for (size_t begin = 0; begin <= path.size() && !path.empty();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const auto& children = found.state_->children;
+    auto child = std::find_if(children.begin(), children.end(), [&](const auto& one) {
+      return std::string_view(one.first) == std::string_view(path).substr(begin, end - begin);
+    });
+    if (child == children.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, module] : children) names.push_back(name);
+      throw_error<ConfigError>("[module] there is no module {} in {}: {} holds {}", path, state_->kind,
+                               begin == 0 ? "it" : path.substr(0, begin - 1),
+                               names.empty() ? "no modules" : fmt::format("{}", fmt::join(names, ", ")));
+    }
+    const Module next = child->second;
+    found = next;
+    begin = end + 1;
+  }
+  return found;
 }
 
 LoadReport Module::load_state_dict(const StateDict& values, LoadOptions options) const {

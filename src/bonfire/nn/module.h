@@ -20,6 +20,7 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,7 +52,16 @@ class Module {
   void eval() const { train(false); }
   bool training() const;
   void set_requires_grad(bool required) const;  // false: frozen
-  void to(Device device) const;                 // moves every variable; gradients are dropped
+
+  // Moves it and all inside it: every variable, whose gradient is dropped, and what is computed with them. Tensors that
+  // it is given are copied to its device, so parts of a model may be on several: see docs/model-parallel.md.
+  //   net.submodule("features").to("cuda:0"); net.submodule("classifier").to("cuda:1");
+  void to(Device device) const;
+  void to(std::string_view device) const { to(parse_device(device)); }
+  // Where it computes; empty: where its inputs are. So it is before to() was called, and inside what was moved where a
+  // module holds no variables.
+  std::optional<Device> device() const;
+  Module submodule(const std::string& path) const;  // "layer2.0"; ConfigError, with what there is
 
   LoadReport load_state_dict(const StateDict& values, LoadOptions options = {}) const;
   void save(const std::filesystem::path& file) const;  // safetensors, atomically
@@ -102,12 +112,23 @@ class Callable : public Module {
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) const {
     PathScope scope(name());
-    return static_cast<const Self&>(*this).forward(std::forward<Inputs>(inputs)...);
+    const std::optional<Device> device = this->device();
+    if (!device) return static_cast<const Self&>(*this).forward(std::forward<Inputs>(inputs)...);
+    return static_cast<const Self&>(*this).forward(brought(std::forward<Inputs>(inputs), *device)...);
   }
 
  protected:
   using Module::Module;
   explicit Callable(Module module) : Module(std::move(module)) {}
+
+ private:
+  static Tensor brought(Tensor input, Device device) {
+    return input.defined() && input.device() != device ? input.to(device) : input;
+  }
+  template <class Other>
+  requires(!std::is_same_v<std::decay_t<Other>, Tensor>) static Other&& brought(Other&& other, Device) {
+    return std::forward<Other>(other);
+  }
 };
 
 // Any module that makes a tensor of a tensor.

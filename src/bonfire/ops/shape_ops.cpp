@@ -88,13 +88,6 @@ OutputSpecs infer_pad(const InferContext& context) {
   return {spec};
 }
 
-OutputSpecs infer_copy_to_device(const InferContext& context) {
-  TensorSpec spec = context.input(0);
-  spec.device = {static_cast<DeviceType>(context.attributes.integer("device_type")),
-                 static_cast<int16_t>(context.attributes.integer("device_index"))};
-  return {spec};
-}
-
 // Row-major, a split is `repeats` runs of elements, each cut into equal parts. Where the new shape has an axis whose
 // parts are these, it is split there; "heads" out of features is such an axis, and rows and columns in one are not.
 std::optional<Sharding> split_of_reshaped(const ShardContext& c) {
@@ -232,8 +225,6 @@ Tensors pad_gradient(Context c) {
   return {slice_axes(c.gradient(), c.attributes().ints("before"), c.input_spec(0).shape, c.attributes().ints("steps"))};
 }
 
-Tensors copy_to_device_gradient(Context c) { return {copy_to(c.gradient(), c.input_spec(0).device)}; }
-
 const Op& make_op(const char* name, InferRule infer, GradientRule gradient, ShardRule shard, uint32_t traits = 0) {
   return register_op({.name = name, .infer = infer, .gradient = gradient, .shard = shard, .traits = traits});
 }
@@ -246,8 +237,6 @@ const Op& concat_op = make_op("concat", infer_concat, concat_gradient, shard_con
 const Op& split_op = make_op("split", infer_split, split_gradient, shard_split);
 const Op& slice_op = make_op("slice", infer_slice, slice_gradient, shard_slice, Trait::cheap);
 const Op& pad_op = make_op("pad", infer_pad, pad_gradient, shard_pad, Trait::cheap);
-const Op& copy_to_device_op =
-    make_op("copy_to_device", infer_copy_to_device, copy_to_device_gradient, shard_one_by_one);
 
 Tensor slice_axes(const Tensor& x, const Shape& begin, const Shape& extents, const Shape& steps) {
   return trace_op(slice_op, {x}, {{"begin", begin}, {"extents", extents}, {"steps", steps}});
@@ -458,11 +447,7 @@ Tensor pad(const Tensor& x, std::initializer_list<Padding> paddings, int64_t val
 
 Tensor copy_to(const Tensor& x, Device device) {
   require_defined("copy_to", {{"x", x}});
-  if (x.device() == device) return x;
-  require_device(device);
-  return trace_op(copy_to_device_op, {x},
-                  {{"device_type", static_cast<int>(device.type)}, {"device_index", device.index}});
+  return x.to(device);
 }
-Tensor Tensor::to(Device device) const { return copy_to(*this, device); }
 
 }  // namespace bonfire

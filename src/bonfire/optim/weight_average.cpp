@@ -11,11 +11,6 @@
 namespace bonfire::optim {
 namespace {
 
-Device device_of(const nn::Module& source) {  // in this thread
-  const nn::StateDict held = source.state_dict();
-  return held.empty() ? Device{} : here(held.front().variable).device();
-}
-
 double checked(double decay) {
   if (!(decay > 0 && decay < 1))
     throw_error<ConfigError>("[weight_average] decay is {}, expected above 0, below 1", decay);
@@ -25,7 +20,7 @@ double checked(double decay) {
 }  // namespace
 
 WeightAverage::WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay)
-    : mean_(source, device_of(source)), sources_(source.state_dict()), decay_(checked(decay)) {
+    : mean_(source), sources_(source.state_dict()), decay_(checked(decay)) {
   std::set<const VariableState*> seen;
   for (size_t i = 0; i < sources_.size(); ++i)
     if (seen.insert(&sources_[i].variable.state()).second)

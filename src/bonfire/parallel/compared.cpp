@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <sstream>
 
 namespace bonfire::fleet {
@@ -14,12 +15,21 @@ std::string print(const std::string& name, const Variable& variable) {
   return fmt::format("'{}' {} {}", name, name_of(variable.dtype()), shape);
 }
 
+// Ranks have devices of their own, and these are compared by their order.
+std::string print_device(const std::set<Device>& devices, Device device) {
+  if (devices.size() == 1) return "";
+  return fmt::format(" on device {} of {}", std::distance(devices.begin(), devices.find(device)) + 1, devices.size());
+}
+
 }  // namespace
 
 comm::Settings compared_of(const nn::Module& model) {
   comm::Settings settings;
+  std::set<Device> devices;
+  for (const auto& [name, variable] : model.state_dict()) devices.insert(variable.device());
   for (const auto& [name, variable] : model.state_dict())
-    settings.emplace_back(fmt::format("parameter {}", settings.size()), print(name, variable));
+    settings.emplace_back(fmt::format("parameter {}", settings.size()),
+                          print(name, variable) + print_device(devices, variable.device()));
   std::istringstream lines(nn::to_string(model));
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number)

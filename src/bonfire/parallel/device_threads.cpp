@@ -17,6 +17,7 @@
 #include "bonfire/graph/variable_copies.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/placement.h"
 
 namespace bonfire::detail {
 
@@ -140,6 +141,11 @@ DeviceThreads::~DeviceThreads() {
 const std::vector<Device>& DeviceThreads::devices() const { return state_->devices; }
 
 void DeviceThreads::copy_variables_of(const nn::Module& model) {
+  if (const std::set<Device> parts = devices_of(model); parts.size() > 1)
+    throw_error<ConfigError>(
+        "[data_parallel] the model's modules are on {} and {}, and each device gets a copy of all of it; leave the "
+        "placement out, or start several ranks, each with devices of its own",
+        to_string(*parts.begin()), to_string(*parts.rbegin()));
   model.to(state_->devices[0]);
   for (size_t i = 1; i < state_->devices.size(); ++i)
     for (const auto& [name, variable] : model.state_dict()) state_->copies[i].add(variable, state_->devices[i]);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
@@ -13,11 +14,11 @@
 namespace bonfire::fleet {
 namespace {
 
-void require_one_device(std::span<const Variable> variables) {
-  for (const Variable& variable : variables)
-    if (!(variable.device() == variables[0].device()))
-      throw_error<ConfigError>("[fleet] parameter {} is on {} and {} on {}; a rank has one device", variables[0].name(),
-                               to_string(variables[0].device()), variable.name(), to_string(variable.device()));
+// Of one rank's devices the first, the second and so on are those of the others: each is reduced by itself.
+void add_devices(Job& self, std::span<const Variable> parameters) {
+  std::set<Device> all;
+  for (const Variable& parameter : parameters) all.insert(parameter.device());
+  for (Device device : all) add_device(self, device);
 }
 
 void broadcast(comm::Group& group, const Variable& variable) {
@@ -63,10 +64,10 @@ void distribute_model(const nn::Module& model, const ModelOptions& options) {
   if (!self.has_replicas()) return;
   std::vector<Variable> parameters;
   for (const Parameter& parameter : model.parameters()) parameters.push_back(parameter);
-  require_one_device(parameters);
   nn::StateDict variables = model.state_dict();
   comm::Group& replicas = *self.along(Axis::data);
   comm::require_same(replicas, "distributed_model", compared_of(model));
+  add_devices(self, parameters);
   for (const auto& [name, variable] : variables) broadcast(replicas, variable);
   std::vector<int64_t> names;
   auto add_name = [&, number = self.models.size() + 1](const std::string& name) {
@@ -100,7 +101,7 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
     if (kind->compare != nullptr) kind->compare(to, settings);
   comm::require_same(*self.along(Axis::data), "distributed_optimizer", settings);
   self.traced_anew = self.traced_anew + 1;
-  require_one_device(parameters);
+  add_devices(self, parameters);
   for (const StrategyKind* kind : strategy_kinds())
     if (kind->meet != nullptr) kind->meet(to);
   watch_steps(self);

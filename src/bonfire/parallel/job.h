@@ -45,7 +45,8 @@ struct Job : StepJob {
   std::vector<std::vector<Variable>> optimizers;    // the parameters of each
   std::shared_ptr<comm::Group> by_hosts = nullptr;  // once use_hierarchical_allreduce has asked for it
   std::shared_ptr<comm::Group> reducing = nullptr;  // what the steps' communicators along data are split from
-  StepState<uint64_t> traced_anew;  // rises with models and strategy: steps that were traced before are others
+  std::vector<Device> devices = {};  // that gradients are reduced on; each but the first has communicators of its own
+  StepState<uint64_t> traced_anew;   // rises with models and strategy: steps that were traced before are others
   std::map<const StrategyKind*, std::unique_ptr<StrategyPart>> parts = {};  // of the strategies that count
   std::unique_ptr<comm::Heartbeat> heartbeat = nullptr;                     // of a process that is a rank
   std::shared_ptr<runtime::TimingPeers> timing = nullptr;
@@ -85,6 +86,7 @@ void average_over_ranks(std::span<const Variable> some);
 // gradient_memory.cpp
 void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters);  // of an optimizer. A collective call
 void lay_out_gradients_of(const Job& self, const std::vector<Variable>& some);
+void add_device(Job& self, Device device);  // of parameters. A collective call
 void widen_data_axis(Job& self, const std::shared_ptr<comm::Group>& reducing, int64_t communicators);
 
 }  // namespace bonfire::fleet

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "bonfire/base/error.h"
 #include "bonfire/comm/agreement.h"
 #include "bonfire/runtime/profile.h"
 
@@ -49,7 +50,8 @@ class Emitter {
       if (order_.program_of[i] == program && order_.nodes[i]->op->has(Trait::collective))
         collectives.push_back({order_.nodes[i], choices_.of_node.at(order_.nodes[i]).candidate.input_layouts});
     std::vector<ProgramStep>& steps = plan_.programs[static_cast<size_t>(program)].program->steps;
-    for (comm::Agreement& agreement : comm::agreements(collectives)) {
+    for (comm::Agreement& agreement : comm::agreements(collectives, !counted_)) {
+      counted_ = true;
       PlanNote note{.node = "agree", .path = "", .candidate = to_string(agreement.line), .output_layouts = {}};
       note.program = program;
       note.step = static_cast<int>(steps.size());
@@ -66,6 +68,7 @@ class Emitter {
   void note_dependency(PlanProgram& program, int earlier) {
     bool same_queue = plan_.programs[earlier].program->device == program.program->device;
     bool known = std::find(program.after.begin(), program.after.end(), earlier) != program.after.end();
+    BONFIRE_CHECK(earlier < static_cast<int>(&program - plan_.programs.data()), "a program waits for a later one");
     if (!same_queue && !known) program.after.push_back(earlier);
   }
 
@@ -116,6 +119,7 @@ class Emitter {
   Choices& choices_;
   Plan& plan_;
   std::map<std::tuple<const Program*, Source, int, size_t, size_t>, int> addresses_;
+  bool counted_ = false;  // by a program's agreement
 };
 
 }  // namespace

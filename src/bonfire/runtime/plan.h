@@ -7,6 +7,7 @@
 
 #include "bonfire/graph/graph.h"
 #include "bonfire/kernel/queue.h"
+#include "bonfire/runtime/crossing_memory.h"
 
 namespace bonfire::runtime {
 
@@ -16,7 +17,7 @@ enum class Source : uint8_t {
   variable,  // the memory of the variable of leaf `index`
   scalar,    // `offset` into the block of host numbers
   output,    // the buffer of output `index`, made for each submission
-  crossing,  // a value that another device reads: buffer `index`, made for each submission
+  crossing,  // a value that another device reads: `offset` into buffer `index`, another one for each submission
   constant   // constant `index` of the plan
 };
 
@@ -59,7 +60,8 @@ struct Plan {
   std::vector<Layout> leaf_layouts;    // of variables: how their memory must lie
   std::vector<bool> leaf_layout_used;  // whether this plan cares
   std::vector<TensorSpec> outputs;
-  std::vector<TensorSpec> crossings;
+  std::vector<TensorSpec> crossings;  // one for each device that others read from
+  std::shared_ptr<CrossingMemory> crossing_memory;
   std::vector<Buffer> constants;
   std::vector<PlanNote> notes;
   bool waits_for_ranks = false;  // has collectives
@@ -67,7 +69,8 @@ struct Plan {
   uint64_t last_used = 0;        // number of the submission
 };
 
-size_t peak_bytes(const Plan& plan, Device device);  // of temporaries
+size_t peak_bytes(const Plan& plan, Device device);  // of temporaries, those that other devices read too
+std::vector<Device> devices_of(const Plan& plan);
 std::string print_plan(const Plan& plan);
 
 }  // namespace bonfire::runtime

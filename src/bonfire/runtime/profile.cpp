@@ -113,6 +113,7 @@ std::vector<NodeSpan> spans_of(const Plan& plan) {
 
 std::string print_profile(const Plan& plan) {
   std::vector<NodeTime> times = profile_of(plan);
+  const bool several = devices_of(plan).size() > 1;
   double total = 0;
   std::map<std::string, Sum> by_op;
   for (const NodeTime& time : times) {
@@ -128,10 +129,11 @@ std::string print_profile(const Plan& plan) {
   for (const NodeTime& time : times) {
     const PlanNote& note = *time.note;
     std::string layout = note.output_layouts.empty() ? "" : to_string(note.output_layouts[0]);
-    text += fmt::format("{:9.1f} {:5.1f}% {} {:>6}  {} ({}) {} {} {}\n", time.seconds * 1e6, 100 * time.seconds / total,
-                        speeds(time.seconds, note.operations, note.bytes), fmt::format("{:g}x", note.error), note.node,
-                        note.candidate, std::string(name_of(note.result.dtype)) + to_string(note.result.shape), layout,
-                        note.path);
+    const std::string device = several ? " on " + to_string(note.result.device) : "";
+    text += fmt::format(
+        "{:9.1f} {:5.1f}% {} {:>6}  {} ({}) {}{} {} {}\n", time.seconds * 1e6, 100 * time.seconds / total,
+        speeds(time.seconds, note.operations, note.bytes), fmt::format("{:g}x", note.error), note.node, note.candidate,
+        std::string(name_of(note.result.dtype)) + to_string(note.result.shape), device, layout, note.path);
   }
   std::vector<std::pair<std::string, Sum>> sums(by_op.begin(), by_op.end());
   std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });

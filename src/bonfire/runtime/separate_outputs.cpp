@@ -48,13 +48,19 @@ void separate_outputs(Graph& graph) {
   // An output that is a variable's old version must be copied before anything overwrites it.
   for (size_t i = 0; i < graph.outputs.size(); ++i)
     graph.set_output(i, own(graph.outputs[i], graph.outputs[i].node->is_input()));
-  // Another device may read a variable while the next step already writes it.
+  // Another device may read a variable, or what becomes one, while the next step already writes it; and numbers of the
+  // host are with the queue of their device only.
+  auto is_for_one_device = [&](GraphValue memory) {
+    const LeafKind leaf = memory.node->leaf;
+    return (leaf != LeafKind::none && leaf != LeafKind::feed) ||
+           std::any_of(graph.assignments.begin(), graph.assignments.end(),
+                       [&](const GraphAssignment& one) { return root(one.value) == memory; });
+  };
   for (GraphNode& node : graph.nodes()) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       GraphValue input = node.inputs[i];
       if (node.is_input() || input.node->device() == node.device()) continue;
-      if (root(input).node->leaf == LeafKind::variable)
-        graph.set_input(&node, i, {graph.add(copy_op(), {input}, {}, &node), 0});
+      if (is_for_one_device(root(input))) graph.set_input(&node, i, {graph.add(copy_op(), {input}, {}, &node), 0});
     }
   }
 }

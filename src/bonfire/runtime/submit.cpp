@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
@@ -164,13 +165,12 @@ class Binder {
  public:
   Binder(const Plan& plan, std::span<const Value> leaves, std::span<const Buffer> outputs)
       : plan_(plan), leaves_(leaves) {
-    keep_ = std::make_shared<std::vector<std::shared_ptr<Storage>>>();
     for (size_t i = 0; i < plan.outputs.size(); ++i) {
       const bool is_given = i < outputs.size() && outputs[i];
-      if (is_given) keep_->push_back(outputs[i].storage);
+      if (is_given) kept_->storages.push_back(outputs[i].storage);
       outputs_.push_back(is_given ? outputs[i] : make_buffer(plan.outputs[i]));
     }
-    for (const TensorSpec& spec : plan.crossings) crossings_.push_back(make_buffer(spec));
+    if (plan.crossing_memory != nullptr) kept_->crossings = plan.crossing_memory->take();
   }
 
   Submission bind(const PlanProgram& program) {
@@ -184,7 +184,7 @@ class Binder {
     submission.scalars.resize(program.scalar_bytes);
     for (const ScalarSlot& slot : program.scalars)
       write_scalar(*leaves_[slot.leaf].node, submission.scalars.data() + slot.offset);
-    submission.keep_alive = keep_;
+    submission.keep_alive = kept_;
     submission.groups = StepContext::current().groups;
     submission.after_failure = StepContext::current().after_failure.calls();
     return submission;
@@ -195,7 +195,7 @@ class Binder {
  private:
   Buffer make_buffer(const TensorSpec& spec) {
     Buffer buffer{std::make_shared<Storage>(spec.device, std::max<size_t>(1, spec.bytes()))};
-    keep_->push_back(buffer.storage);
+    kept_->storages.push_back(buffer.storage);
     return buffer;
   }
 
@@ -219,12 +219,13 @@ class Binder {
       case Source::arena: return arena + location.offset;
       case Source::scalar: return nullptr;  // the queue fills it in
       case Source::output: return outputs_[location.index].data();
-      case Source::crossing: return crossings_[location.index].data();
+      case Source::crossing:
+        return static_cast<char*>((*kept_->crossings)[static_cast<size_t>(location.index)].data()) + location.offset;
       case Source::constant: return plan_.constants[location.index].data();
       case Source::variable: {
         require_version(*leaves_[location.index].node);
         Buffer& buffer = variable_buffer(*leaves_[location.index].node->variable);
-        keep_->push_back(buffer.storage);
+        kept_->storages.push_back(buffer.storage);
         return buffer.data();
       }
       case Source::feed: break;
@@ -234,14 +235,18 @@ class Binder {
     BONFIRE_CHECK(static_cast<bool>(output.buffer), "a value that a later step needs was not kept: {} of [{}]",
                   to_string(output.spec), value.node->op == nullptr ? "leaf" : value.node->op->name);
     if (output.ready) wait_for(output.ready, device, submission);
-    keep_->push_back(output.buffer.storage);
+    kept_->storages.push_back(output.buffer.storage);
     return output.buffer.data();
   }
 
   const Plan& plan_;
   std::span<const Value> leaves_;
-  std::shared_ptr<std::vector<std::shared_ptr<Storage>>> keep_;
-  std::vector<Buffer> outputs_, crossings_;
+  struct Kept {  // until all programs are done
+    std::vector<std::shared_ptr<Storage>> storages;
+    std::shared_ptr<CrossingMemory::Set> crossings;
+  };
+  std::shared_ptr<Kept> kept_ = std::make_shared<Kept>();
+  std::vector<Buffer> outputs_;
 };
 
 }  // namespace
@@ -251,8 +256,10 @@ SubmissionResult submit(const std::shared_ptr<Plan>& plan, std::span<const Value
   look_at_finished(false);
   Binder binder(*plan, leaves, outputs);
   std::vector<std::shared_ptr<Completion>> completions;
+  std::set<Device> begun;
   for (const PlanProgram& program : plan->programs) {
     Submission submission = binder.bind(program);
+    submission.continues = !begun.insert(program.program->device).second;
     for (int earlier : program.after) submission.after.push_back(completions[earlier]);
     completions.push_back(queue_of(program.program->device).submit(std::move(submission)));
   }

@@ -6,6 +6,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/kernel/queue.h"
+#include "bonfire/runtime/crossings.h"
 #include "bonfire/runtime/memory.h"
 #include "bonfire/runtime/separate_outputs.h"
 
@@ -24,6 +25,7 @@ struct Cell {
   Device device;
   size_t bytes = 0;
   int first = -1, last = -1;  // positions of the step that writes it, and of the last that reads it
+  bool crosses = false;       // another device reads it, at a time that positions do not tell
   bool placed = false;        // location is final
   Location location;
   int arena_slot = -1;  // interval, when it is a temporary
@@ -60,6 +62,7 @@ struct ValuePlaces::Work {
     for (const GraphValue& input : node.inputs) {
       Cell& cell = cells_[cell_of_.at(input)];
       cell.last = std::max(cell.last, now);
+      cell.crosses |= cell.device != node.device();
     }
     const Choice& choice = choices_.of_node.at(&node);
     if (choice.alias) {
@@ -149,14 +152,58 @@ struct ValuePlaces::Work {
       plan_.outputs.push_back(graph_.outputs[i].spec());
       settle(cell(graph_.outputs[i]), {Source::output, static_cast<int>(i), 0});
     }
-    for (GraphNode* node : order_.nodes) {
-      for (const GraphValue& input : node->inputs) {
-        Cell& source = cell(input);
-        if (source.placed || source.device == node->device()) continue;
-        settle(source, {Source::crossing, static_cast<int>(plan_.crossings.size()), 0});
-        plan_.crossings.push_back({{static_cast<int64_t>(source.bytes)}, DType::u8, source.device});
-      }
+    place_crossing_values();
+  }
+
+  int program_of(const GraphNode* node) const {
+    return order_.program_of[static_cast<size_t>(order_.position.at(node))];
+  }
+
+  // A program waits for the one before it on its device, and for those whose values it reads.
+  ProgramOrder program_order() {
+    ProgramOrder known(order_.program_devices.size());
+    std::map<Device, int> last;
+    std::vector<std::set<int>> waits(order_.program_devices.size());
+    for (GraphNode* node : order_.nodes)
+      for (const GraphValue& input : node->inputs)
+        if (!input.node->is_input() && program_of(input.node) != program_of(node))
+          waits[static_cast<size_t>(program_of(node))].insert(program_of(input.node));
+    for (size_t program = 0; program < waits.size(); ++program) {
+      auto [before, first] = last.try_emplace(order_.program_devices[program], static_cast<int>(program));
+      if (!first) waits[program].insert(std::exchange(before->second, static_cast<int>(program)));
+      for (int earlier : waits[program]) known.add(earlier, static_cast<int>(program));
     }
+    return known;
+  }
+
+  // One buffer for each device, of what others read there.
+  void place_crossing_values() {
+    std::map<Device, std::vector<int>> cells;  // that another device reads
+    std::map<int, CrossingValue> values;       // by cell
+    for (GraphNode* node : order_.nodes)
+      for (const GraphValue& input : node->inputs) {
+        const int number = cell_of_.at(input);
+        const Cell& source = cells_[static_cast<size_t>(number)];
+        if (source.placed || !source.crosses) continue;
+        const int writer = order_.program_of[static_cast<size_t>(source.first)];
+        if (values.emplace(number, CrossingValue{source.bytes, writer}).second) cells[source.device].push_back(number);
+      }
+    if (values.empty()) return;
+    for (GraphNode* node : order_.nodes)
+      for (const GraphValue& input : node->inputs)
+        if (auto found = values.find(cell_of_.at(input)); found != values.end())
+          found->second.readers.insert(program_of(node));
+    const ProgramOrder known = program_order();
+    for (const auto& [device, numbers] : cells) {
+      std::vector<CrossingValue> own;
+      for (int number : numbers) own.push_back(values.at(number));
+      const Placement placement = place_crossings(own, known);
+      for (size_t i = 0; i < numbers.size(); ++i)
+        settle(cells_[static_cast<size_t>(numbers[i])],
+               {Source::crossing, static_cast<int>(plan_.crossings.size()), placement.offsets[i]});
+      plan_.crossings.push_back({{static_cast<int64_t>(placement.total)}, DType::u8, device});
+    }
+    plan_.crossing_memory = std::make_shared<CrossingMemory>(plan_.crossings);
   }
 
   // What an op in place turns into a variable's new version (a gradient that is all-reduced) is made in the variable's
@@ -171,7 +218,7 @@ struct ValuePlaces::Work {
       if (!source) return;
       Cell& before = cell(source);
       bool dies = before.last == order_.position.at(made.node) && before.device == made.node->device();
-      if (before.placed || !dies || before.bytes != cell(made).bytes || last_read >= before.first ||
+      if (before.placed || before.crosses || !dies || before.bytes != cell(made).bytes || last_read >= before.first ||
           !writes_in_place(*made.node, cell_of_.at(made), cell_of_.at(source)))
         return;
       settle(before, {Source::variable, assignment.variable->leaf_position, 0});

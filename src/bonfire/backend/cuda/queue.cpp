@@ -18,7 +18,10 @@ size_t count_collectives(const Program& program) {
 
 EventCompletion::EventCompletion(int index, Event event, Submission submission,
                                  std::optional<CollectiveCount> collectives)
-    : event_(std::move(event)), collectives_(std::move(collectives)), submission_(std::move(submission)) {
+    : event_(std::move(event)),
+      begins_step_(!submission.continues),
+      collectives_(std::move(collectives)),
+      submission_(std::move(submission)) {
   device = {DeviceType::cuda, static_cast<int16_t>(index)};
 }
 
@@ -87,7 +90,7 @@ CudaQueue::CudaQueue(int index) : index_(index), arena_(index) {
 std::shared_ptr<Completion> CudaQueue::submit(Submission submission) {
   std::lock_guard lock(mutex_);
   DeviceScope device(index_);
-  make_room();
+  make_room(submission);
   std::optional<CollectiveCount> collectives;
   if (const size_t count = count_collectives(*submission.program); count > 0)
     collectives.emplace(
@@ -119,9 +122,14 @@ void CudaQueue::give_up(const Submission& submission, const std::shared_ptr<Coll
   collectives_.forget(collectives);
 }
 
-void CudaQueue::make_room() {
-  constexpr size_t kInFlight = 2;
-  while (!in_flight_.empty() && (in_flight_.size() >= kInFlight || in_flight_.front()->done())) {
+void CudaQueue::make_room(const Submission& submission) {
+  constexpr int64_t kInFlight = 2;  // steps
+  auto is_full = [&] {
+    return !submission.continues && std::count_if(in_flight_.begin(), in_flight_.end(), [](const auto& completion) {
+                                      return completion->begins_step();
+                                    }) >= kInFlight;
+  };
+  while (!in_flight_.empty() && (is_full() || in_flight_.front()->done())) {
     in_flight_.front()->wait_quietly();
     in_flight_.pop_front();
   }

@@ -28,6 +28,7 @@ class EventCompletion final : public Completion {
   void wait_quietly() noexcept;  // until it is done or has failed
   bool done() override;
   void fail(std::exception_ptr failure);
+  bool begins_step() const { return begins_step_; }
   cudaEvent_t event() const { return event_.get(); }
 
  private:
@@ -35,6 +36,7 @@ class EventCompletion final : public Completion {
   void count_collectives(cudaError_t status);
 
   Event event_;
+  bool begins_step_;
   std::optional<CollectiveCount> collectives_;
   std::mutex mutex_;
   bool finished_ = false;
@@ -64,7 +66,7 @@ class CudaQueue final : public Queue {
     std::unique_ptr<Replay> replay;
   };
 
-  void make_room();  // until fewer than two submissions are in flight
+  void make_room(const Submission& submission);  // until fewer than two steps are in flight, where it begins one
   void wait_for_others(const Submission& submission);
   void enqueue(const Submission& submission);
   void run_directly(Known& known, const Submission& submission);

@@ -1,6 +1,8 @@
 // num_threads and cpu_threads.
 #include "bonfire/backend/cpu/device/threads.h"
 
+#include <set>
+
 #include "bonfire/base/error.h"
 #include "bonfire/kernel/queue.h"
 #include "bonfire/parallel/strategies/kind.h"
@@ -23,12 +25,15 @@ void apply_threads(const Applied& to, std::unique_ptr<StrategyPart>&) {
   const DistributedStrategy& strategy = to.strategy;
   prepare_threads(strategy);
   if (!strategy.num_threads.chosen) return;
-  const Device device = to.optimizer.parameters()[0].device();
-  if (device.type != DeviceType::cpu || queue_of(device).steps_in_flight() == strategy.num_threads) return;
-  throw_error<ConfigError>(
-      "[fleet] num_threads is {}, but {} is in use already, with {}; call distributed_optimizer before anything is "
-      "computed, or set BONFIRE_OPS_IN_FLIGHT",
-      strategy.num_threads.value, to_string(device), queue_of(device).steps_in_flight());
+  std::set<Device> devices;
+  for (const Variable& parameter : to.optimizer.parameters()) devices.insert(parameter.device());
+  for (Device device : devices) {
+    if (device.type != DeviceType::cpu || queue_of(device).steps_in_flight() == strategy.num_threads) continue;
+    throw_error<ConfigError>(
+        "[fleet] num_threads is {}, but {} is in use already, with {}; call distributed_optimizer before anything is "
+        "computed, or set BONFIRE_OPS_IN_FLIGHT",
+        strategy.num_threads.value, to_string(device), queue_of(device).steps_in_flight());
+  }
 }
 
 }  // namespace

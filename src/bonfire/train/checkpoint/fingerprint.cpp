@@ -32,8 +32,8 @@ constexpr std::string_view kOfTheFolder[] = {"output", "resume", "resume_anyway"
 
 // What is a rank's own, or asked of the first rank only. Data is compared by what it holds.
 constexpr std::string_view kOfOneProcess[] = {
-    "place",  "num_gpus", "num_workers",   "pin_memory", "strategy.num_threads", "strategy.cpu_threads",
-    "output", "resume",   "resume_anyway", "init_from"};
+    "place",  "placement", "num_gpus",      "num_workers", "pin_memory", "strategy.num_threads", "strategy.cpu_threads",
+    "output", "resume",    "resume_anyway", "init_from"};
 
 std::string where_data_is(const Config& config) {
   return config.train_file.empty() ? config.data : config.train_file + " and " + config.test_file;

@@ -15,6 +15,7 @@
 
 #include "bonfire/graph/mesh.h"
 #include "bonfire/nn/split.h"
+#include "bonfire/parallel/placement.h"
 #include "bonfire/parallel/strategy.h"
 #include "bonfire/tensor/device.h"
 #include "bonfire/train/trainer/interval.h"
@@ -89,6 +90,7 @@ struct Config {
   int64_t keep_last = 3;
 
   std::string place = "auto";
+  Placement placement = {};  // empty: all of the model is at `place`
   int64_t num_gpus = 1;
   std::string backend = "auto";
   std::string balance = "equal";

@@ -148,6 +148,10 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             "first GPU, "
             "of several ranks on a host each its own, else the CPU",
             any);
+  visit.key("placement", c.placement,
+            "modules of the model that are on other devices than place: {features: cuda:0, classifier: cuda:1}; `*` in "
+            "a name stands for any text, and of several names that match the longest counts (docs/model-parallel.md)",
+            any);
   visit.key("num_gpus", c.num_gpus, "ranks to start on this machine, one per device; on the CPU they share its cores",
             some);
   visit.key("backend", c.backend, "how ranks talk; auto: by shared memory on one host, by gloo across hosts",

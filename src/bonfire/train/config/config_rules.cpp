@@ -44,7 +44,22 @@ void refuse_without_effect(const Config& c) {
       throw_error<ConfigError>("[config] {0} has no effect without {1}; add {1}, or leave {0} out", one.key, one.needs);
 }
 
+void refuse_beside_placement(const Config& c) {
+  if (c.placement.empty()) return;
+  if (c.place.find(',') != std::string::npos)
+    throw_error<ConfigError>(
+        "[config] place names several devices ({}), each of which has the whole model, and placement parts the model; "
+        "leave one of them out, or start several ranks, each with devices of its own",
+        c.place);
+  if (c.mesh.tensor > 1 || c.mesh.pipeline > 1)
+    throw_error<ConfigError>(
+        "[config] placement puts modules of one process on its devices, and does not go with mesh.{} yet; leave one of "
+        "them out",
+        c.mesh.tensor > 1 ? "tensor" : "pipeline");
+}
+
 void refuse_what_contradicts(const Config& c) {
+  refuse_beside_placement(c);
   if (c.schedule == "multi_step" && c.milestones.empty())
     throw_error<ConfigError>(
         "[config] schedule: multi_step needs milestones, the epochs at which the rate goes down: milestones=[30, 60]");
@@ -138,9 +153,9 @@ bool has_momentum(const Config& config) {
 }
 
 bool is_planned_key(std::string_view name) {
-  constexpr std::string_view kKeys[] = {
-      "memory_budget",     "placement",         "strategy.mode",     "strategy.ps",       "strategy.offload_optimizer",
-      "strategy.pipeline", "strategy.sharding", "strategy.use_tf32", "strategy.placement"};
+  constexpr std::string_view kKeys[] = {"memory_budget",     "strategy.mode",
+                                        "strategy.ps",       "strategy.offload_optimizer",
+                                        "strategy.sharding", "strategy.use_tf32"};
   return std::ranges::any_of(
       kKeys, [&](std::string_view key) { return name == key || (name.starts_with(key) && name[key.size()] == '.'); });
 }

@@ -75,6 +75,7 @@ ImageRun::ImageRun(const fs::path& run, std::span<const std::string> overrides, 
                                         .in_channels = input_.image[2] + options.more_channels});
   nn::load_state_dict(model_->state_dict(), file.entries(), weights.string());
   model_->to(place_);
+  place(*model_, config_.placement);
   model_->eval();
 }
 

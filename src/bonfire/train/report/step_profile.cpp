@@ -56,8 +56,9 @@ Tensor random_numbers(const Shape& shape, int64_t below, Device place) {
   return Tensor::from<int64_t>(numbers, shape, place);
 }
 
-StepSubject on(Device place, StepSubject subject) {
-  subject.model.to(place);
+StepSubject on(const SubjectOptions& options, StepSubject subject) {
+  subject.model.to(options.place);
+  place(subject.model, options.placement);
   return subject;
 }
 
@@ -79,18 +80,18 @@ StepSubject step_subject(const std::string& model, const SubjectOptions& options
       return cross_entropy(reshape(logits, {n * kLength, kVocabulary}), reshape(tokens, {n * kLength}));
     };
     Tensor tokens = random_numbers({n, kLength}, kVocabulary, place);
-    return on(place, {models::make(model), tokens, tokens, every_token});
+    return on(options, {models::make(model), tokens, tokens, every_token});
   }
   if (models::task_of(model) == "sequence_classification") {
     constexpr int64_t kVocabulary = 1000, kLength = 100, kClasses = 5;
-    return on(place, {models::make(model, {.vocabulary = kVocabulary}),
-                      random_numbers({n, kLength}, kVocabulary, place), random_numbers({n}, kClasses, place)});
+    return on(options, {models::make(model, {.vocabulary = kVocabulary}),
+                        random_numbers({n, kLength}, kVocabulary, place), random_numbers({n}, kClasses, place)});
   }
   bool small = model == "mnist_cnn" || model == "lenet" || model == "mlp" || model == "resnet18_small";
   int64_t size = options.image_size.value_or(small ? 28 : 224), channels = small ? 1 : 3;
   int64_t classes = options.classes.value_or(small ? 10 : 1000);
-  return on(place, {models::make(model, {.classes = classes, .in_channels = channels}),
-                    random_images({n, channels, size, size}, place), random_numbers({n}, classes, place)});
+  return on(options, {models::make(model, {.classes = classes, .in_channels = channels}),
+                      random_images({n, channels, size, size}, place), random_numbers({n}, classes, place)});
 }
 
 StepProfile profile_step(const StepSubject& subject, const ProfileOptions& options) {
@@ -132,15 +133,28 @@ StepProfile profile_step(const StepSubject& subject, const ProfileOptions& optio
   return profile;
 }
 
+namespace {
+
+// "12.0 MiB", of several devices "12.0 MiB on cpu:0, 3.1 MiB on cpu:1".
+std::string temporaries_of(const runtime::Plan& plan) {
+  const std::vector<Device> devices = runtime::devices_of(plan);
+  std::string text;
+  for (Device device : devices)
+    text += fmt::format("{}{:.1f} MiB{}", text.empty() ? "" : ", ",
+                        static_cast<double>(runtime::peak_bytes(plan, device)) / 1048576,
+                        devices.size() > 1 ? " on " + bonfire::to_string(device) : "");
+  return text;
+}
+
+}  // namespace
+
 std::string to_string(const StepProfile& profile) {
   return runtime::print_profile(*profile.plan) +
          fmt::format(
              "step {:.3f} ms (best {:.3f}, of processor time {:.3f}; the first, with compilation and tuning, {:.0f}), "
-             "{:.1f} samples/s, temporaries {:.1f} MiB\n",
+             "{:.1f} samples/s, temporaries {}\n",
              profile.median, profile.best, profile.processor, profile.first,
-             1e3 * static_cast<double>(profile.samples) / profile.median,
-             static_cast<double>(runtime::peak_bytes(*profile.plan, profile.plan->programs[0].program->device)) /
-                 1048576);
+             1e3 * static_cast<double>(profile.samples) / profile.median, temporaries_of(*profile.plan));
 }
 
 std::string to_json(const StepProfile& profile) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "bonfire/models/make.h"
+#include "bonfire/parallel/placement.h"
 #include "bonfire/parallel/strategy.h"
 #include "bonfire/runtime/plan.h"
 
@@ -26,6 +27,7 @@ struct SubjectOptions {
   int64_t batch = 64;
   std::optional<int64_t> image_size = {}, classes = {};  // empty: what the model was made for
   Device place = {};
+  Placement placement = {};
 };
 
 // Images of 28 × 28 or 224 × 224, or texts of 100 or 128 tokens, by the model's name; all numbers random.

@@ -26,6 +26,7 @@ MaskedWords::MaskedWords(const fs::path& run, std::span<const std::string> overr
       model_(models::make(config_.model, {.vocabulary = pieces_.size()})) {
   model_.load(run / "best.safetensors");
   model_.to(place_);
+  place(model_, config_.placement);
   model_.eval();
 }
 

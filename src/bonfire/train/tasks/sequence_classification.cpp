@@ -56,6 +56,7 @@ class SequenceAnswerer final : public Answerer {
         model_(models::make(config_.model, data_.model)) {
     model_.load(run / "best.safetensors");
     model_.to(place_);
+    place(model_, config_.placement);
     model_.eval();
   }
 

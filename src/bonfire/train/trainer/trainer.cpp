@@ -11,6 +11,7 @@
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/data_parallel.h"
+#include "bonfire/parallel/placement.h"
 #include "bonfire/parallel/tensor_split.h"
 #include "bonfire/train/checkpoint/restart.h"
 #include "bonfire/train/config/config_rules.h"
@@ -100,6 +101,7 @@ void Trainer::State::make_model() {
     if (!report.complete()) note(to_string(report));
   }
   if (!own || !own->is_copied) model->to(place);
+  bonfire::place(*model, config.placement);
   // What ranks share out is known before the optimizer is made: its states are parts, too.
   if (config.mesh.tensor > 1 && !own)
     fleet::tensor_splits(*model, splits_of(config), config.mesh.tensor);  // or says why
@@ -166,11 +168,16 @@ std::function<void(const data::MadeBatch&)> Trainer::State::batches_on_timeline(
 
 // --- the run ---------------------------------------------------------------------------------------------------------
 
+std::string Trainer::State::place_in_words() const {
+  if (!config.placement.empty()) return fmt::format("{}, {}", to_string(place), bonfire::to_string(config.placement));
+  return places_of(config).size() > 1 ? config.place : to_string(place);
+}
+
 RunBegins Trainer::State::beginning() const {
   RunBegins run{.folder = folder,
                 .model = model_name(),
                 .data = opened.title,
-                .place = places_of(config).size() > 1 ? config.place : to_string(place),
+                .place = place_in_words(),
                 .resumed_from = resumed_from.string(),
                 .train_samples = train->samples(),
                 .test_samples = test ? test->samples() : 0,

@@ -106,7 +106,7 @@ void Trainer::State::evaluate_best_on_test_data(int64_t epoch) {
   Span span(timeline.get(), "training loop", "evaluate on the test data");
   std::optional<nn::OtherValues> best;
   if (best_checkpoint.filename() != checkpoint_name(step)) {
-    best.emplace(*model, place);
+    best.emplace(*model);
     if (writer) writer->finish();
     if (stages) {
       load_best_of_stage(*best);

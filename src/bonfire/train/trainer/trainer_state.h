@@ -209,6 +209,7 @@ struct Trainer::State {
   TimeSpent time_spent() const;
   static void share_time(StepReport& report, const TimeShares& own);  // with all ranks
 
+  std::string place_in_words() const;
   RunBegins beginning() const;
   RunEnds train_all();
   bool train_epoch(int64_t epoch);  // until its end, or something is due inside it; false: asked to stop inside it

@@ -147,7 +147,7 @@ class CpuQueue final : public Queue {
     auto completion = std::make_shared<CpuCompletion>(device_);
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return jobs_.size() + (busy_ ? 1 : 0) < kMostInFlight; });
+      if (!submission.continues) changed_.wait(lock, [&] { return steps_queued() + (busy_ ? 1 : 0) < kMostInFlight; });
       jobs_.push_back({std::move(submission), completion, {}});
     }
     changed_.notify_all();
@@ -212,6 +212,11 @@ class CpuQueue final : public Queue {
     std::shared_ptr<CpuCompletion> completion;
     std::function<void(const Run&)> body;
   };
+
+  size_t steps_queued() const {
+    return static_cast<size_t>(
+        std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return !job.submission.continues; }));
+  }
 
   void serve() {
     while (true) {

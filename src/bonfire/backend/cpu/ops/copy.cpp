@@ -101,9 +101,12 @@ std::vector<Candidate> reorder_candidates(const KernelRequest& request) {
 // The value lies on another device; its queue has finished writing it before this one starts.
 std::vector<Candidate> crossing_candidates(const KernelRequest& request) {
   Device source = request.node.inputs[0].spec().device;
-  return one_candidate(request, [source, bytes = request.node.outputs[0].bytes()](const Run& run) {
-    memory_of(source).copy_to_host(run.outputs[0], run.inputs[0], bytes);
-  });
+  std::vector<Candidate> list =
+      one_candidate(request, [source, bytes = request.node.outputs[0].bytes()](const Run& run) {
+        memory_of(source).copy_to_host(run.outputs[0], run.inputs[0], bytes);
+      });
+  if (request.arriving[0].block == 0) list[0].input_layouts[0] = list[0].output_layouts[0] = request.arriving[0];
+  return list;
 }
 
 const bool registered = register_kernel("copy", DeviceType::cpu, copy_candidates) &&

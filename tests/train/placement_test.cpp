@@ -1,0 +1,120 @@
+// `placement`: modules of the trained model on several devices of one process.
+
+#include <gtest/gtest.h>
+
+#include "bonfire/base/error.h"
+#include "bonfire/train/config/config.h"
+#include "bonfire/train/report/step_profile.h"
+#include "bonfire/train/trainer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/train/course.h"
+#include "tests/train/digits.h"
+
+namespace bonfire::train::placement_test {
+namespace {
+
+using bonfire::testing::ScratchFolder;
+using Words = std::vector<std::string>;
+
+const char* const kParted = "placement={fc*: cpu:1, conv2: cpu:2}";
+
+Course train(const ScratchFolder& folder, const Words& more, int64_t stop_at = -1) {
+  Words settings{data_of_digits(folder),
+                 "output=" + (folder / "runs").string(),
+                 "model=lenet",
+                 "place=cpu",
+                 "lr=0.01",
+                 "limit=90",
+                 "epochs=2",
+                 "batch_size=24",
+                 "drop_last=false",
+                 "log_freq=1"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  Course course;
+  Trainer trainer(default_config(settings));
+  trainer.add(std::make_unique<Witness>(course, stop_at));
+  trainer.run();
+  return course;
+}
+
+void expect_same(const Course& found, const Course& expected, double tolerance = 0) {
+  ASSERT_FALSE(found.steps.empty());
+  for (const StepReport& report : found.steps) {
+    const double other = expected.steps.at(static_cast<size_t>(report.step - 1)).loss;
+    EXPECT_NEAR(report.loss, other, tolerance * other) << "step " << report.step;
+  }
+}
+
+TEST(TrainerPlacement, TrainsAndEvaluatesAsOneDeviceDoes) {
+  ScratchFolder folder;
+  for (const Words& more : {Words{}, Words{"ema_decay=0.9", "strategy.accumulate_steps=2", "optimizer=adam"},
+                            Words{"strategy.use_amp=true"}}) {
+    SCOPED_TRACE(more.empty() ? "" : more[0]);
+    Words parted = more;
+    parted.emplace_back(kParted);
+    const Course whole = train(folder, more), parts = train(folder, parted);
+    ASSERT_EQ(parts.steps.size(), 8U);
+    expect_same(parts, whole);
+    ASSERT_EQ(parts.evaluations.size(), whole.evaluations.size());
+    for (size_t i = 0; i < whole.evaluations.size(); ++i)
+      EXPECT_EQ(parts.evaluations[i].loss, whole.evaluations[i].loss);
+    EXPECT_EQ(parts.begin.place, "cpu:0, conv2 on cpu:2, fc* on cpu:1");
+  }
+}
+
+TEST(TrainerPlacement, ClippingAddsUpSquaresOfAllDevices) {
+  ScratchFolder folder;
+  const Course whole = train(folder, {"clip_grad_norm=0.05"}), parts = train(folder, {"clip_grad_norm=0.05", kParted});
+  expect_same(parts, whole, 1e-5);
+}
+
+TEST(TrainerPlacement, ARunStopsAndGoesOnInOtherPlaces) {
+  ScratchFolder folder;
+  const Course whole = train(folder, {"optimizer=adam", "lr=0.002"});
+  const Course first = train(folder, {"optimizer=adam", "lr=0.002", kParted}, 3);
+  ASSERT_TRUE(first.end.interrupted);
+  const std::filesystem::path run = first.begin.folder;
+  const Config config = load_config(run / "config.yaml");
+  EXPECT_EQ(config.placement, (Placement{{"fc*", "cpu:1"}, {"conv2", "cpu:2"}}));
+  const Course second = train(folder, {"resume=" + run.string(), "placement={conv*: cpu:1}"}, 5);
+  EXPECT_EQ(second.begin.place, "cpu:0, conv* on cpu:1");
+  const Course third = train(folder, {"resume=" + run.string()});
+  for (const Course* part : {&first, &second, &third}) expect_same(*part, whole);
+  EXPECT_EQ(third.steps.back().step, 8);
+  EXPECT_NEAR(Trainer(config).evaluate(third.end.weights).loss, third.evaluations.back().loss, 1e-6);
+}
+
+TEST(TrainerPlacement, IsReadFromFilesAndTheCommandLine) {
+  const Words overrides{"placement.fc2=cpu:3", "placement.conv1=cpu:1"};
+  const Config config = parse_config("model: lenet\nplacement: {fc1: cpu:1, fc2: cpu:2}\n", "a.yaml", overrides);
+  EXPECT_EQ(config.placement, (Placement{{"fc1", "cpu:1"}, {"fc2", "cpu:3"}, {"conv1", "cpu:1"}}));
+  EXPECT_EQ(parse_config(to_yaml(config), "b.yaml").placement, config.placement);
+  EXPECT_EQ(parse_config("model: vgg11\nplacement:\n  features: cpu:0\n  features.10: cpu:1\n  '*': cpu:2\n", "a.yaml")
+                .placement,
+            (Placement{{"features", "cpu:0"}, {"features.10", "cpu:1"}, {"*", "cpu:2"}}));
+  EXPECT_TRUE(default_config(Words{"placement={}"}).placement.empty());
+  EXPECT_ERROR(default_config(Words{"placement=cpu:1"}), ConfigError, "expected a map of modules to devices");
+  EXPECT_ERROR(parse_config("placement: {fc1: [cpu:0, cpu:1]}\n", "a.yaml"), ConfigError,
+               "a.yaml:1: placement.fc1 is a list, expected one device");
+}
+
+TEST(TrainerPlacement, WhatCannotBeIsRefused) {
+  ScratchFolder folder;
+  EXPECT_ERROR(train(folder, {"placement={fc9: cpu:1}"}), ConfigError,
+               "'fc9' matches no module of the model; the nearest is 'fc1'; there are: conv1, conv2, fc1, fc2, fc3");
+  EXPECT_ERROR(train(folder, {"placement={fc1: cuda:9}"}), DeviceError, "cpu:0");
+  EXPECT_ERROR(train(folder, {"placement={fc1: cpu:1}", "place=cpu:0,cpu:1"}), ConfigError,
+               "placement parts the model; leave one of them out");
+}
+
+TEST(TrainerPlacement, TheProfileNamesDevices) {
+  const StepSubject subject =
+      step_subject("lenet", {.batch = 4, .place = {}, .placement = {{"fc1", "cpu:1"}, {"fc2", "cpu:1"}}});
+  const std::string text = to_string(profile_step(subject, {.steps = 1}));
+  EXPECT_NE(text.find(" on cpu:1 "), std::string::npos) << text;
+  EXPECT_NE(text.find("MiB on cpu:0, "), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace bonfire::train::placement_test
