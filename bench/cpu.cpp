@@ -117,6 +117,11 @@ const std::vector<Case>& cases() {
        [](int64_t batch) {
          return with_adam(models::bert_mini(), {batch, 128}, 30522, batch * 128, 30522);
        }},
+      {"gpt2", "GPT-2 6x384 seq 256", 8, 46.9, false,
+       [](int64_t batch) {
+         auto model = models::gpt2({.layers = 6, .heads = 6, .width = 384, .context = 256});
+         return with_adam(model, {batch, 256}, 50257, batch * 256, 50257);
+       }},
       {"resnet50", "ResNet-50 224x224", 16, 24.6, true,
        [](int64_t batch) {
          return with_momentum(models::resnet50(), {batch, 3, 224, 224}, 1000);

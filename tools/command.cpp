@@ -182,6 +182,12 @@ void Command::option(const std::string& name, std::string& value, const std::str
 void Command::option(const std::string& name, int64_t& value, const std::string& meaning) {
   app_->add_option(name, value, meaning);
 }
+void Command::option(const std::string& name, uint64_t& value, const std::string& meaning) {
+  app_->add_option(name, value, meaning);
+}
+void Command::option(const std::string& name, double& value, const std::string& meaning) {
+  app_->add_option(name, value, meaning);
+}
 void Command::choice(const std::string& name, std::string& value, const std::string& meaning,
                      const std::vector<std::string>& choices) {
   app_->add_option(name, value, meaning)->required()->check(CLI::IsMember(choices));

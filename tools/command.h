@@ -41,6 +41,8 @@ class Command {
   void option(const std::string& name, bool& value, const std::string& meaning);  // "--json"
   void option(const std::string& name, std::string& value, const std::string& meaning);
   void option(const std::string& name, int64_t& value, const std::string& meaning);
+  void option(const std::string& name, uint64_t& value, const std::string& meaning);
+  void option(const std::string& name, double& value, const std::string& meaning);
   // One of these words; must be given.
   void choice(const std::string& name, std::string& value, const std::string& meaning,
               const std::vector<std::string>& choices);

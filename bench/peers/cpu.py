@@ -19,6 +19,7 @@ CASES = {  # model, shape of a sample, vocabulary of tokens, labels a sample, cl
     "resnet18_small": (models.small_resnet18, (1, 28, 28), None, 1, 10, "momentum"),
     "mnist_cnn": (models.MnistCnn, (1, 28, 28), None, 1, 10, "momentum"),
     "bert_mini": (models.BertMini, (128,), 30522, 128, 30522, "adam"),
+    "gpt2": (models.Gpt2, (256,), 50257, 256, 50257, "adam"),
     "resnet50": (models.resnet50, (3, 224, 224), None, 1, 1000, "momentum"),
     "lstm": (models.LstmClassifier, (100,), 10000, 1, 5, "adam"),
 }

@@ -112,6 +112,38 @@ class BertMini(nn.Module):
         return F.linear(x.flatten(0, 1), self.words.weight, self.bias)
 
 
+class Gpt2Block(nn.Module):
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):  # [N, T, width]
+        q, k, v = (f.unflatten(2, (self.heads, -1)).transpose(1, 2) for f in self.qkv(self.norm1(x)).chunk(3, 2))
+        seen = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=True)
+        x = x + F.dropout(self.mix(seen.transpose(1, 2).flatten(2)), self.dropout)
+        return x + F.dropout(self.narrow(F.gelu(self.wide(self.norm2(x)), approximate="tanh")), self.dropout)
+
+
+class Gpt2(nn.Module):
+    """Tokens [N, T] to logits [N T, vocabulary]; the head's weight is the table of tokens."""
+
+    def __init__(self, vocabulary=50257, width=384, layers=6, heads=6, context=256, dropout=0.1):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Gpt2Block(width, heads, dropout) for _ in range(layers)))
+        self.norm, self.dropout = nn.LayerNorm(width), dropout
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens):
+        x = F.dropout(self.tokens(tokens) + self.places.weight[: tokens.shape[1]], self.dropout)
+        return F.linear(self.norm(self.blocks(x)).flatten(0, 1), self.tokens.weight)
+
+
 class LstmClassifier(nn.Module):
     def __init__(self, vocabulary=10000, width=256, classes=5):
         super().__init__()

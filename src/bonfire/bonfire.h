@@ -29,6 +29,7 @@
 #include "bonfire/launch/spawn.h"
 #include "bonfire/models/alexnet.h"
 #include "bonfire/models/bert.h"
+#include "bonfire/models/gpt2.h"
 #include "bonfire/models/lstm_classifier.h"
 #include "bonfire/models/make.h"
 #include "bonfire/models/mnist.h"

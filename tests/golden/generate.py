@@ -226,6 +226,29 @@ class BertMini(transformers.BertForMaskedLM):
         return super().forward(input_ids=tokens).logits.flatten(0, 1)  # [N * 32, 1000]
 
 
+GPT2_SIZES = {"layers": 2, "heads": 4, "width": 64, "context": 40}
+
+
+class Gpt2(transformers.GPT2LMHeadModel):
+    def __init__(self):
+        super().__init__(
+            transformers.GPT2Config(
+                vocab_size=300,  # no multiple of 64
+                n_positions=GPT2_SIZES["context"],
+                n_embd=GPT2_SIZES["width"],
+                n_layer=GPT2_SIZES["layers"],
+                n_head=GPT2_SIZES["heads"],
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                attn_implementation="eager",
+            )
+        )
+
+    def forward(self, tokens):  # [N, 32]
+        return super().forward(input_ids=tokens, use_cache=False).logits.flatten(0, 1)  # [N * 32, 300]
+
+
 class Case:
     """A model and how its batches are made. `inputs` is the shape of one sample."""
 
@@ -237,6 +260,21 @@ class Case:
         self.batch = training.get("batch", 8)
         self.lr, self.momentum = training.get("lr", 0.001), training.get("momentum", 0.9)
         self.steps = training.get("steps", 5)
+        self.weight_decay = training.get("weight_decay")  # of matrices, by AdamW in place of SGD
+        self.sizes = training.get("sizes")  # of a model that has them by options
+
+    def optimizer(self, model, lr=None):
+        lr = self.lr if lr is None else lr
+        if self.weight_decay is None:
+            return torch.optim.SGD(model.parameters(), lr, self.momentum, foreach=False)
+        matrices = {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": self.weight_decay}
+        vectors = {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}
+        return torch.optim.AdamW([matrices, vectors], lr, foreach=False)
+
+    def optimizer_description(self):
+        if self.weight_decay is None:
+            return {"name": "momentum", "lr": self.lr, "momentum": self.momentum}
+        return {"name": "adamw", "lr": self.lr, "weight_decay_of_matrices": self.weight_decay}
 
     def feed(self, step, dtype):
         shape = (self.batch, *self.inputs)
@@ -265,6 +303,9 @@ CASES = {
     "two_headed": Case(TwoHeaded, (3, 64, 64), 10, boxes=True),
     "lstm_classifier": Case(LstmClassifier, (20,), 5, vocabulary=1000, lr=0.1),
     "bert_mini": Case(BertMini, (32,), 1000, vocabulary=1000, label_shape=(32,)),
+    "gpt2": Case(
+        Gpt2, (32,), 300, vocabulary=300, label_shape=(32,), batch=4, steps=50, weight_decay=0.1, sizes=GPT2_SIZES
+    ),
 }
 
 
@@ -285,7 +326,7 @@ def train(case, values, dtype=torch.float32, autocast=False, lr=None):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(values[name]))
-    optimizer = torch.optim.SGD(model.parameters(), case.lr if lr is None else lr, case.momentum, foreach=False)
+    optimizer = case.optimizer(model, lr)
     result = {"losses": []}
     for step in range(case.steps):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -357,8 +398,9 @@ def golden_model(name):
         "vocabulary": case.vocabulary or 0,
         "label_shape": [case.batch, *case.label_shape],
         "classes": case.classes,
-        "optimizer": {"name": "momentum", "lr": case.lr, "momentum": case.momentum},
+        "optimizer": case.optimizer_description(),
         "steps": case.steps,
+        **({"sizes": case.sizes} if case.sizes else {}),
         "parameter_count": sum(v.size for v in values.values()),
         "parameters": [
             {
@@ -633,6 +675,7 @@ def golden_trees():
         names = ("alexnet", "vgg16", "vgg11_bn", "resnet18", "resnet50")
         models = {name: getattr(torchvision.models, name)() for name in names}
         models["lstm_classifier"] = LstmClassifier()
+        models["gpt2"] = transformers.GPT2LMHeadModel(transformers.GPT2Config())
     return {"trees": [{"model": name, "lines": tree(model)} for name, model in models.items()]}
 
 

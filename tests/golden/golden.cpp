@@ -118,7 +118,9 @@ Model load_model(std::string_view name) {
               .label_shape = json.at("label_shape"),
               .classes = json.at("classes"),
               .lr = json.at("optimizer").at("lr"),
-              .momentum = json.at("optimizer").at("momentum"),
+              .momentum = json.at("optimizer").value("momentum", 0.0),
+              .uses_adamw = json.at("optimizer").at("name") == "adamw",
+              .weight_decay = json.at("optimizer").value("weight_decay_of_matrices", 0.0),
               .parameter_count = json.at("parameter_count"),
               .parameters = {},
               .outputs = {},
@@ -128,6 +130,11 @@ Model load_model(std::string_view name) {
               .losses_bf16 = json.at("losses_bf16"),
               .eval_loss = json.at("eval_loss"),
               .eval_loss_f64 = json.at("eval_loss_f64")};
+  if (json.contains("sizes")) {
+    const nlohmann::json& sizes = json.at("sizes");
+    model.layers = sizes.at("layers"), model.heads = sizes.at("heads");
+    model.width = sizes.at("width"), model.context = sizes.at("context");
+  }
   for (const nlohmann::json& row : json.at("parameters"))
     model.parameters.push_back({.name = row.at("name"),
                                 .shape = row.at("shape"),

@@ -75,6 +75,9 @@ struct Model {
   int64_t classes = 0;
   double lr = 0;
   double momentum = 0;
+  bool uses_adamw = false;                                // in place of SGD with momentum
+  double weight_decay = 0;                                // of matrices
+  int64_t layers = 0, heads = 0, width = 0, context = 0;  // of a model that has these by options; else 0
   int64_t parameter_count = 0;
   std::vector<Parameter> parameters;  // in PyTorch's order
   std::vector<Output> outputs;

@@ -15,9 +15,12 @@ class GoldenNames : public ::testing::TestWithParam<const char*> {};
 TEST_P(GoldenNames, AreThoseOfTheModel) {
   Model expected = load_model(GetParam());
   nn::init::Skip skip;  // names need no numbers
-  models::Model model = models::make(
-      expected.name,
-      {.classes = expected.classes, .in_channels = expected.input_shape[1], .vocabulary = expected.vocabulary});
+  models::ModelOptions options{
+      .classes = expected.classes, .in_channels = expected.input_shape[1], .vocabulary = expected.vocabulary};
+  if (expected.layers > 0)
+    options.layers = expected.layers, options.heads = expected.heads, options.width = expected.width,
+    options.context = expected.context;
+  models::Model model = models::make(expected.name, options);
   Named expected_parameters, parameters;
   for (const Parameter& parameter : expected.parameters)
     expected_parameters.emplace_back(parameter.name, parameter.shape);
@@ -36,7 +39,7 @@ TEST_P(GoldenNames, AreThoseOfTheModel) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenNames,
                          ::testing::Values("mnist_cnn", "lenet", "mlp", "resnet18_small", "vgg11_bn", "alexnet",
-                                           "two_headed", "lstm_classifier", "bert_mini"),
+                                           "two_headed", "lstm_classifier", "bert_mini", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -54,6 +54,9 @@ Model make_model(const golden::Model& expected) {
   } else {
     options.in_channels = expected.input_shape[1];
   }
+  if (expected.layers > 0)
+    options.layers = expected.layers, options.heads = expected.heads, options.width = expected.width,
+    options.context = expected.context;
   return make(expected.name, options);
 }
 
@@ -90,7 +93,7 @@ class Training {
   // Trains for all steps and returns the loss of each. Calls look(outputs) when the first step has its gradients.
   template <class Look>
   std::vector<double> run(const Look& look) const {
-    optim::Momentum optimizer(model_.parameters(), {.lr = expected_.lr, .momentum = expected_.momentum});
+    optim::Optimizer optimizer = make_optimizer();
     std::vector<double> losses;
     for (int64_t step = 0; step < static_cast<int64_t>(expected_.losses.size()); ++step) {
       std::vector<Tensor> results = outputs(step);
@@ -107,6 +110,16 @@ class Training {
   const Model& model() const { return model_; }
 
  private:
+  optim::Optimizer make_optimizer() const {
+    if (!expected_.uses_adamw)
+      return optim::Momentum(model_.parameters(), {.lr = expected_.lr, .momentum = expected_.momentum});
+    optim::ParameterGroup matrices{.parameters = {}, .weight_decay = expected_.weight_decay};
+    optim::ParameterGroup vectors{.parameters = {}, .weight_decay = 0.0};
+    for (const Parameter& parameter : model_.parameters())
+      (parameter.shape().rank() > 1 ? matrices : vectors).parameters.push_back(parameter);
+    return optim::AdamW({matrices, vectors}, {.lr = expected_.lr});
+  }
+
   Tensor input(int64_t step) const {
     Shape shape(expected_.input_shape);
     if (expected_.takes_tokens)
@@ -248,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(LargeModels, GoldenOfCandidates, ::testing::Values("res
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          ::testing::Values("mnist_cnn", "lenet", "mlp", "tanh_net", "resnet18_small", "vgg11_bn",
-                                           "alexnet", "two_headed", "lstm_classifier", "bert_mini"),
+                                           "alexnet", "two_headed", "lstm_classifier", "bert_mini", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -89,6 +89,38 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
   }
 }
 
+TEST(CommandLine, PredictGoesOnWithATextAndRefusesOptionsOfOtherTasks) {
+  ScratchFolder folder;
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "what burns gives light\n";
+  const std::string runs = (folder / "runs").string(), run = runs + "/1";
+  Program trained({"train", "data=" + folder.put("book.txt", text).string(), "output=" + runs, "model=gpt2", "layers=1",
+                   "heads=1", "width=16", "context=16", "seq_length=16", "batch_size=4", "steps=4", "place=cpu"},
+                  folder / "out");
+  ASSERT_EQ(trained.wait(), 0) << trained.output();
+  expect_mentions(trained.output(), {"perplexity", "predict " + run + " \"a text to go on with\""});
+  expect_mentions(output_of({"eval", run, "--json"}, 0), {"\"perplexity\":"});
+  const std::string likeliest = output_of({"predict", run, "what ", "--tokens", "8"}, 0);
+  EXPECT_EQ(likeliest.substr(0, 5), "what ");
+  EXPECT_EQ(likeliest.size(), 5U + 8 + 1);
+  EXPECT_EQ(output_of({"predict", run + "/best.safetensors", "what ", "--tokens", "8"}, 0), likeliest);
+  const Words drawing{"predict", run, "what ", "--temperature", "2", "--tokens", "40", "--seed"};
+  auto drawn = [&](const std::string& seed) {
+    Words words = drawing;
+    words.push_back(seed);
+    return output_of(words, 0);
+  };
+  EXPECT_EQ(drawn("3"), drawn("3"));
+  EXPECT_NE(drawn("3"), drawn("4"));
+  expect_mentions(output_of({"predict", run, "what ", "--json"}, 0), {"\"continuation\":", "\"tokens\":64"});
+  expect_mentions(output_of({"predict", run, "what ", "--top", "5"}, 1), {"--top is for runs that name classes"});
+  expect_mentions(output_of({"predict", run, ""}, 1), {"the prompt is empty"});
+  expect_mentions(output_of({"inspect", folder.path().string()}, 1), {"is neither"});
+  folder.put("train.txt", text);
+  expect_mentions(output_of({"inspect", folder.path().string()}, 0),
+                  {"(bytes): 13 to train on, 2 to test, 256 classes"});
+}
+
 TEST(CommandLine, ADamagedCheckpointIsAFailureOfInspect) {
   ScratchFolder folder;
   Program trained({"train", data_of_digits(folder), "place=cpu", "model=mlp", "epochs=2", "limit=64",

@@ -163,6 +163,8 @@ const std::vector<Row>& rows() {
   using G = Group;
   const Words pictures{"data=@split", "model=lenet", "image_size=28", "batch_size=8"},
       text{"data=@text", "model=bert_mini", "batch_size=2", "steps=1", "optimizer=sgd"},
+      gpt2{"data=@text/train.txt", "model=gpt2", "seq_length=8", "layers=1", "heads=2",      "width=8",
+           "context=16",           "dropout=0",  "batch_size=2", "steps=1",  "optimizer=sgd"},
       bn{"model=resnet18_small", "image_size=16", "batch_size=2", "steps=1"}, local{"strategy.use_local_sgd=true"};
   Words short_text = text;
   short_text.emplace_back("seq_length=8");
@@ -200,12 +202,18 @@ const std::vector<Row>& rows() {
       {"deviation", G::images, {}, "deviation=auto", "deviation=[0.5]"},
       {"seq_length", G::text, text, "seq_length=8", "seq_length=12"},
       {"lower_case", G::text, short_text, "lower_case=true", "lower_case=false"},
+      {"layers", G::text, gpt2, "layers=1", "layers=2"},
+      {"heads", G::text, gpt2, "heads=2", "heads=1"},
+      {"width", G::text, gpt2, "width=8", "width=16"},
+      {"context", G::text, gpt2, "context=16", "context=32"},
+      {"dropout", G::text, gpt2, "dropout=0", "dropout=0.5"},
       {"epochs", G::optimizer, {}, "epochs=1", "epochs=2"},
       {"steps", G::optimizer, {}, "steps=off", "steps=2"},
       {"optimizer", G::optimizer, {}, "optimizer=sgd", "optimizer=adam"},
       {"lr", G::optimizer, {}, "lr=0.01", "lr=0.02"},
       {"momentum", G::optimizer, {}, "momentum=0.9", "momentum=0.5"},
       {"weight_decay", G::optimizer, {}, "weight_decay=0", "weight_decay=0.1"},
+      {"weight_decay_of", G::optimizer, {"weight_decay=0.5"}, "weight_decay_of=all", "weight_decay_of=matrices"},
       {"schedule", G::optimizer, {}, "schedule=constant", "schedule=cosine"},
       {"milestones", G::optimizer, {"epochs=2"}, "", "milestones=[1]"},
       {"gamma", G::optimizer, {"epochs=2", "milestones=[1]"}, "gamma=0.1", "gamma=0.5"},
@@ -384,6 +392,8 @@ TEST(EverySettingTable, WhatNeedsAnotherSettingIsRefusedWithoutIt) {
       {"resume_anyway=true", "resume"},
       {"seq_length=32", "mlp reads images"},
       {"lower_case=false", "mlp reads images"},
+      {"width=64", "width is for gpt2"},
+      {"weight_decay_of=matrices", "weight_decay"},
       {"crop_padding=2", "crop: padded"},
       {"crop_area=[0.5, 1]", "crop: resized"},
       {"crop_ratio=[1, 1]", "crop: resized"},

@@ -19,24 +19,6 @@ bool is_in(std::span<const Range> ranges, char32_t c) {
   return behind != ranges.begin() && c <= (behind - 1)->last;
 }
 
-// The code point at `at` and how many bytes it has; kReplacement and 1 for what is no UTF-8: overlong forms,
-// surrogates and code points beyond U+10FFFF too.
-std::pair<char32_t, size_t> decode_one(std::string_view text, size_t at) {
-  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || at + length > text.size()) return {kReplacement, 1};
-  char32_t c = lead & (0x7FU >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return {kReplacement, 1};
-    c = c << 6 | (byte(i) & 0x3FU);
-  }
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  bool valid = c >= kLeast[length] && c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
-  return valid ? std::pair{c, length} : std::pair{kReplacement, size_t{1}};
-}
-
 // A Hangul syllable is two or three letters by arithmetic: 21 vowels of 28 endings for each beginning.
 void append_hangul(std::vector<char32_t>& text, char32_t syllable) {
   char32_t number = syllable - 0xAC00;
@@ -47,22 +29,39 @@ void append_hangul(std::vector<char32_t>& text, char32_t syllable) {
 
 }  // namespace
 
+Character character_at(std::string_view text, size_t at) {
+  constexpr Character kBad{kReplacement, 1, false};
+  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || at + length > text.size()) return kBad;
+  char32_t c = lead & (0x7FU >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) return kBad;
+    c = c << 6 | (byte(i) & 0x3FU);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  bool valid = c >= kLeast[length] && c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
+  return valid ? Character{c, length} : kBad;
+}
+
 std::vector<char32_t> decode(std::string_view utf8) {
   std::vector<char32_t> text;
   text.reserve(utf8.size());
   for (size_t at = 0; at < utf8.size();) {
-    auto [c, length] = decode_one(utf8, at);
-    text.push_back(c);
-    at += length;
+    const Character one = character_at(utf8, at);
+    text.push_back(one.code_point);
+    at += one.bytes;
   }
   return text;
 }
 
 std::optional<size_t> first_bad_byte(std::string_view utf8) {
   for (size_t at = 0; at < utf8.size();) {
-    auto [c, length] = decode_one(utf8, at);
-    if (c == kReplacement && length == 1) return at;
-    at += length;
+    const Character one = character_at(utf8, at);
+    if (!one.valid) return at;
+    at += one.bytes;
   }
   return {};
 }
@@ -70,12 +69,12 @@ std::optional<size_t> first_bad_byte(std::string_view utf8) {
 std::string readable(std::string_view bytes) {
   std::string text;
   for (size_t at = 0; at < bytes.size();) {
-    const auto [c, length] = decode_one(bytes, at);
-    if (c == kReplacement && length == 1)
+    const Character one = character_at(bytes, at);
+    if (!one.valid)
       text += fmt::format("\\x{:02X}", static_cast<unsigned char>(bytes[at]));
     else
-      text += bytes.substr(at, length);
-    at += length;
+      text += bytes.substr(at, one.bytes);
+    at += one.bytes;
   }
   return text;
 }
@@ -118,6 +117,21 @@ bool is_ideograph(char32_t c) {
   constexpr Range kBlocks[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},   {0x20000, 0x2A6DF},
                                {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B820, 0x2CEAF}, {0x2F800, 0x2FA1F}};
   return is_in(kBlocks, c);
+}
+
+bool is_letter(char32_t c) {
+  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return is_in({letters, letters_count}, c);
+}
+
+bool is_number(char32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  return is_in({numbers, numbers_count}, c);
+}
+
+bool is_white_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
+  return c == 0x85 || is_space(c);  // of the other characters it is spaces, and U+2028 and U+2029
 }
 
 void append_folded(std::vector<char32_t>& text, char32_t c) {

@@ -10,6 +10,15 @@
 
 namespace bonfire::data::unicode {
 
+// One of a text, and how many bytes it has. A byte that is no UTF-8 is a character of its own, which is not valid and
+// stands as U+FFFD: of overlong forms, surrogates and code points beyond U+10FFFF too.
+struct Character {
+  char32_t code_point;
+  size_t bytes;
+  bool valid = true;
+};
+Character character_at(std::string_view utf8, size_t at);
+
 // The code points of a text; a byte that is no UTF-8 becomes U+FFFD.
 std::vector<char32_t> decode(std::string_view utf8);
 std::optional<size_t> first_bad_byte(std::string_view utf8);  // its position; empty when all is UTF-8
@@ -20,6 +29,9 @@ bool is_space(char32_t c);        // blank, tab, ends of lines and paragraphs, c
 bool is_control(char32_t c);      // categories Cc, Cf and Co, without tab and line ends
 bool is_punctuation(char32_t c);  // categories P*, and every ASCII character that is no letter, digit or space
 bool is_ideograph(char32_t c);    // Chinese characters, which are words of their own
+bool is_letter(char32_t c);       // categories L*
+bool is_number(char32_t c);       // categories N*
+bool is_white_space(char32_t c);  // as regular expressions have it: \s, the property White_Space
 
 // Decomposed, without accents (category Mn), in lower case: É becomes e, an accent alone becomes nothing, 한 becomes
 // its three parts.

@@ -22,9 +22,11 @@ struct LongFold {
   uint32_t to[3];  // 0: no more
 };
 
-extern const Range marks[], punctuation[], controls[], spaces[];  // Mn; P*; Cc, Cf and Co; Zs
+// Categories Mn; P*; Cc, Cf and Co; Zs; L*; N*.
+extern const Range marks[], punctuation[], controls[], spaces[], letters[], numbers[];
 extern const Fold folds[];
 extern const LongFold long_folds[];
-extern const size_t marks_count, punctuation_count, controls_count, spaces_count, folds_count, long_folds_count;
+extern const size_t marks_count, punctuation_count, controls_count, spaces_count, letters_count, numbers_count;
+extern const size_t folds_count, long_folds_count;
 
 }  // namespace bonfire::data::unicode

@@ -4,6 +4,7 @@
 #include "bonfire/base/nearest.h"
 #include "bonfire/models/alexnet.h"
 #include "bonfire/models/bert.h"
+#include "bonfire/models/gpt2.h"
 #include "bonfire/models/lstm_classifier.h"
 #include "bonfire/models/mnist.h"
 #include "bonfire/models/resnet.h"
@@ -29,6 +30,12 @@ Options filled(const ModelOptions& given) {
   if constexpr (requires { options.vocabulary; }) take(given.vocabulary, options.vocabulary);
   if constexpr (requires { options.dropout; }) take(given.dropout, options.dropout);
   if constexpr (requires { options.attention_dropout; }) take(given.dropout, options.attention_dropout);
+  if constexpr (std::is_same_v<Options, GPT2Options>) {
+    take(given.layers, options.layers);
+    take(given.heads, options.heads);
+    take(given.width, options.width);
+    take(given.context, options.context);
+  }
   return options;
 }
 
@@ -77,6 +84,7 @@ constexpr Entry kModels[] = {
     {"lstm_classifier", make_with<LstmClassifierOptions, lstm_classifier>, "sequence_classification"},
     {"bert_mini", make_with<BertOptions, bert_mini>, "masked_words"},
     {"bert_base", make_with<BertOptions, bert_base>, "masked_words"},
+    {"gpt2", make_with<GPT2Options, gpt2>, "next_token"},
 };
 
 const Entry& entry_of(std::string_view name) {

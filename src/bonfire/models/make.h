@@ -20,6 +20,7 @@ struct ModelOptions {
   std::optional<int64_t> in_channels = {};
   std::optional<int64_t> vocabulary = {};
   std::optional<double> dropout = {};
+  std::optional<int64_t> layers = {}, heads = {}, width = {}, context = {};  // of gpt2: models/gpt2.h
 };
 
 // A module that makes a tensor, or several, of a tensor.

@@ -23,9 +23,10 @@ bool is_one_of(std::string_view key, std::span<const std::string_view> keys) {
 
 // With another value of these a run is another experiment. Where the data lies is not: what it holds is.
 constexpr std::string_view kOfTheExperiment[] = {
-    "model",          "num_classes", "seed",      "test_share", "limit",        "image_size",      "seq_length",
-    "lower_case",     "crop",        "crop_area", "crop_ratio", "crop_padding", "center_crop",     "flip",
-    "random_erasing", "mixup",       "mean",      "deviation",  "optimizer",    "validation_share"};
+    "model",      "num_classes", "seed",         "test_share",      "limit",   "image_size",     "seq_length",
+    "lower_case", "layers",      "heads",        "width",           "context", "dropout",        "crop",
+    "crop_area",  "crop_ratio",  "crop_padding", "center_crop",     "flip",    "random_erasing", "mixup",
+    "mean",       "deviation",   "optimizer",    "validation_share"};
 
 constexpr std::string_view kNamingData[] = {"data", "train_file", "test_file"};
 constexpr std::string_view kOfTheFolder[] = {"output", "resume", "resume_anyway"};

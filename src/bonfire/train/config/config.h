@@ -48,6 +48,8 @@ struct Config {
   std::string train_file, test_file;
   int64_t seq_length = 64;  // tokens
   bool lower_case = true;
+  std::optional<int64_t> layers = {}, heads = {}, width = {}, context = {};  // empty: the model's own
+  std::optional<double> dropout = {};                                        // likewise
   double test_share = 0.1;
   double validation_share = 0;        // of the training samples
   std::optional<int64_t> limit = {};  // training samples; empty: all
@@ -73,6 +75,7 @@ struct Config {
   double lr = 0.02;
   double momentum = 0.9;
   double weight_decay = 0;
+  std::string weight_decay_of = "all";
   std::string schedule = "constant";
   std::vector<double> milestones = {};
   double gamma = 0.1;

@@ -42,12 +42,15 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
       "`generated` (what is built in: drawn digits, sentences where the model reads text, digits with boxes for "
       "two_headed, sequences of symbols for lstm_classifier), or a folder: MNIST's "
       "four IDX files, plain or gzipped, CIFAR's binary files, pictures (train/CLASS/NAME.jpg and "
-      "val/CLASS/NAME.jpg, or CLASS/NAME.jpg; .jpeg, .png), record shards (`bonfire data pack`), or text (vocab.txt, "
-      "train.txt, test.txt)",
+      "val/CLASS/NAME.jpg, or CLASS/NAME.jpg; .jpeg, .png), record shards (`bonfire data pack`), or text (for BERT "
+      "vocab.txt, "
+      "train.txt and test.txt; for gpt2 train.txt and test.txt, with vocab.json and merges.txt or without); for gpt2 "
+      "also a text file",
       any);
   visit.key("train_file", c.train_file, "folder of the training pictures, where it is not inside data", any);
   visit.key("test_file", c.test_file, "folder of the test pictures, where it is not inside data", any);
-  visit.key("test_share", c.test_share, "share of each class to test on, where pictures have no folder for that",
+  visit.key("test_share", c.test_share,
+            "share to test on: of each class, where pictures have no folder for that; of a text file its end",
             {.least = 0, .most = 1, .above = true});
   visit.key("validation_share", c.validation_share,
             "share of the training samples that is held back, of each class alike and chosen by the seed: the best "
@@ -57,8 +60,15 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("image_size", c.image_size,
             "height and width images are brought to; auto: as they are, pictures in folders 224",
             {.least = 1, .most = 65535});
-  visit.key("seq_length", c.seq_length, "text and sequences: tokens of one", {.least = 8, .most = 512});
+  visit.key("seq_length", c.seq_length, "text and sequences: tokens of one", {.least = 8, .most = 65536});
   visit.key("lower_case", c.lower_case, "text: in lower case and without accents; false where vocab.txt has both", any);
+  visit.key("layers", c.layers, "gpt2: its layers; auto: 12", some);
+  visit.key("heads", c.heads, "gpt2: heads of its attention; auto: 12", some);
+  visit.key("width", c.width, "gpt2: elements of a token, a multiple of heads; auto: 768", some);
+  visit.key("context", c.context, "gpt2: tokens of the longest text it can be given, seq_length at least; auto: 1024",
+            some);
+  visit.key("dropout", c.dropout, "gpt2: share of elements that training drops; auto: 0.1",
+            {.least = 0, .most = 1, .below = true});
   visit.key("batch_size", c.batch_size,
             "samples a step, of each rank (of ranks that share a model's layers: of all that do); where place names "
             "several devices: of all together",
@@ -107,6 +117,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("lr", c.lr, "learning rate", positive);
   visit.key("momentum", c.momentum, "of momentum, nesterov and lars", share);
   visit.key("weight_decay", c.weight_decay, "L2 weight decay (adamw, lamb: decoupled)", whole);
+  visit.key("weight_decay_of", c.weight_decay_of,
+            "what weight_decay is of; `matrices` leaves out what has one axis: biases and the weights of norms",
+            {.choices = {"all", "matrices"}});
   visit.key("schedule", c.schedule, "how the rate goes down",
             {.choices = {"constant", "multi_step", "cosine", "polynomial"}});
   visit.key("milestones", c.milestones,

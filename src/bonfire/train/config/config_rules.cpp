@@ -33,6 +33,7 @@ void refuse_without_effect(const Config& c) {
       {"milestones", !c.milestones.empty(), steps_down, "schedule: multi_step"},
       {"gamma", c.gamma != usual.gamma, steps_down, "schedule: multi_step"},
       {"tensor.split", !c.tensor_split.empty(), c.mesh.tensor > 1, "mesh.tensor above 1"},
+      {"weight_decay_of", c.weight_decay_of != usual.weight_decay_of, c.weight_decay > 0, "weight_decay"},
       {"warmup_start_lr", c.warmup_start_lr != usual.warmup_start_lr, c.warmup_epochs > 0, "warmup_epochs"},
       {"pipeline.micro_batches", c.pipeline.micro_batches.has_value(), c.mesh.pipeline > 1, "mesh.pipeline above 1"},
       {"pipeline.schedule", c.pipeline.schedule != usual.pipeline.schedule, c.mesh.pipeline > 1,

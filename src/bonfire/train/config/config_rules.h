@@ -14,9 +14,10 @@ void check_config(const Config& config);
 
 // Keys that say what is trained on what. A program that gives the trainer a model, a task and data has said that.
 inline constexpr std::string_view kKeysOfKnownTasks[] = {
-    "model",       "num_classes", "data",           "train_file", "test_file", "test_share", "validation_share",
-    "image_size",  "seq_length",  "lower_case",     "crop",       "crop_area", "crop_ratio", "crop_padding",
-    "center_crop", "flip",        "random_erasing", "mixup",      "mean",      "deviation"};
+    "model",          "num_classes", "data",       "train_file", "test_file",    "test_share",  "validation_share",
+    "image_size",     "seq_length",  "lower_case", "layers",     "heads",        "width",       "context",
+    "dropout",        "crop",        "crop_area",  "crop_ratio", "crop_padding", "center_crop", "flip",
+    "random_erasing", "mixup",       "mean",       "deviation"};
 
 bool has_momentum(const Config& config);  // whether its optimizer reads `momentum`
 

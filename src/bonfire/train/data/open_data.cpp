@@ -16,6 +16,7 @@
 #include "bonfire/train/data/image_transforms.h"
 #include "bonfire/train/report/number_text.h"
 #include "bonfire/train/tasks/known_tasks.h"
+#include "bonfire/train/tasks/next_token.h"
 
 namespace bonfire::train {
 
@@ -146,6 +147,20 @@ void refuse_text_settings(const Config& config) {
                                known_task_of(config.model).reads);
 }
 
+namespace {
+
+void refuse_sizes(const Config& config) {
+  const std::pair<const char*, bool> given[] = {{"layers", config.layers.has_value()},
+                                                {"heads", config.heads.has_value()},
+                                                {"width", config.width.has_value()},
+                                                {"context", config.context.has_value()},
+                                                {"dropout", config.dropout.has_value()}};
+  for (const auto& [name, is_given] : given)
+    if (is_given) throw_error<ConfigError>("[data] {} is for gpt2, not for {}; leave it out", name, config.model);
+}
+
+}  // namespace
+
 void require_generated(const Config& config, const std::string& built_in) {
   if (!config.train_file.empty() || config.data != "generated")
     throw_error<ConfigError>(
@@ -220,12 +235,14 @@ OpenedData open_data(const Config& config) {
   const std::string_view reads = task.reads;
   if (config.data != "generated" && config.train_file.empty()) {
     const bool is_text = data::is_text(config.data);
-    if (is_text != (reads == "text") && (is_text || reads == "text"))
+    // Running text may have a vocabulary of any kind, or none.
+    if (&task != &kNextToken && is_text != (reads == "text") && (is_text || reads == "text"))
       throw_error<ConfigError>("[data] {} reads {}, {} {}; choose other data, or a model that it is for ({})",
                                config.model, reads, config.data,
                                is_text ? "is text (it has a vocab.txt)" : "is no text (it has no vocab.txt)",
                                models_that_read(is_text ? "text" : "images"));
   }
+  if (&task != &kNextToken) refuse_sizes(config);
   return task.open(config);
 }
 

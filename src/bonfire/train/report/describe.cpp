@@ -72,7 +72,10 @@ std::string describe_data(const OpenedData& data) {
 OpenedData open_any(const fs::path& path) {
   Config config;
   config.data = path.string();
-  if (base::exists(path / "vocab.txt")) config.model = "bert_mini";
+  if (base::exists(path / "vocab.txt"))
+    config.model = "bert_mini";
+  else if (base::exists(path / "train.txt"))
+    config.model = "gpt2";
   return open_data(config);
 }
 

@@ -1,7 +1,9 @@
 #include "bonfire/train/tasks/masked_words.h"
 
+#include "bonfire/base/error.h"
 #include "bonfire/data/sentences.h"
 #include "bonfire/data/text.h"
+#include "bonfire/models/bert.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/reduce.h"
@@ -50,6 +52,9 @@ class MaskedWordsTask final : public Task {
 // vocab.txt, train.txt and test.txt of the folder; or the sentences that are built in.
 OpenedData open_masked_text(const Config& config) {
   refuse_image_settings(config);
+  if (const int64_t most = models::BertOptions{}.positions; config.seq_length > most)
+    throw_error<ConfigError>("[data] seq_length is {}, and {} reads at most {} tokens; use a smaller one",
+                             config.seq_length, config.model, most);
   OpenedData data;
   bool is_generated = config.data == "generated";
   std::filesystem::path folder = config.data;

@@ -30,7 +30,16 @@ int64_t steps_between(const Interval& every, int64_t steps_of_epoch) {
   return static_cast<int64_t>(every.count) * (every.unit == Interval::Unit::epochs ? steps_of_epoch : 1);
 }
 
-optim::Optimizer make_optimizer(const Config& c, const std::vector<Parameter>& parameters) {
+// Those that do not decay are a group of their own, after the others.
+optim::ParameterGroups groups_of(const Config& c, const std::vector<Parameter>& parameters) {
+  if (c.weight_decay == 0 || c.weight_decay_of == "all") return parameters;
+  optim::ParameterGroup matrices, others{.parameters = {}, .weight_decay = 0.0};
+  for (const Parameter& parameter : parameters)
+    (parameter.shape().rank() > 1 ? matrices : others).parameters.push_back(parameter);
+  return {matrices, others};
+}
+
+optim::Optimizer make_optimizer(const Config& c, const optim::ParameterGroups& parameters) {
   if (c.optimizer == "sgd") return optim::SGD(parameters, {.lr = c.lr, .weight_decay = c.weight_decay});
   if (c.optimizer == "adagrad") return optim::Adagrad(parameters, {.lr = c.lr, .weight_decay = c.weight_decay});
   if (c.optimizer == "adam") return optim::Adam(parameters, {.lr = c.lr, .weight_decay = c.weight_decay});
@@ -106,7 +115,7 @@ void Trainer::State::make_model() {
   if (config.mesh.tensor > 1 && !own)
     fleet::tensor_splits(*model, splits_of(config), config.mesh.tensor);  // or says why
   if (fleet::world_size() > 1 && !in_stages()) model = fleet::distributed_model(*model, {.split = splits_of(config)});
-  optimizer = make_optimizer(config, model->parameters());
+  optimizer = make_optimizer(config, groups_of(config, model->parameters()));
   distributed.emplace(*optimizer, chosen_strategy(config));  // the environment has had its say in the configuration
   local = fleet::local_sgd_of_job();
   accumulation = fleet::accumulation_of_job();
