@@ -26,13 +26,13 @@ ShardRuleResult shard_softmax(const ShardContext& c) {  // by rows, which are in
   return shard_alike(c, c.shardings[*split]);
 }
 
-const Op& make_op(const char* name, InferRule infer, GradientRule gradient) {
+const Op& make_softmax_op(const char* name, InferRule infer, GradientRule gradient) {
   return register_op(
       {.name = name, .infer = infer, .gradient = gradient, .shard = shard_softmax, .amp = AmpRule::full});
 }
 
-const Op& softmax_gradient_op = make_op("softmax_gradient", infer_gradient, nullptr);
-const Op& log_softmax_gradient_op = make_op("log_softmax_gradient", infer_gradient, nullptr);
+const Op& softmax_gradient_op = make_softmax_op("softmax_gradient", infer_gradient, nullptr);
+const Op& log_softmax_gradient_op = make_softmax_op("log_softmax_gradient", infer_gradient, nullptr);
 
 Tensors softmax_rule(const GradientContext& c) {  // dx = y (dy − Σ dy y)
   return {trace_op(softmax_gradient_op, {c.gradient(), c.output()}, c.attributes())};
@@ -41,8 +41,8 @@ Tensors log_softmax_rule(const GradientContext& c) {  // dx = dy − exp(y) Σ d
   return {trace_op(log_softmax_gradient_op, {c.gradient(), c.output()}, c.attributes())};
 }
 
-const Op& softmax_op = make_op("softmax", infer_softmax, softmax_rule);
-const Op& log_softmax_op = make_op("log_softmax", infer_softmax, log_softmax_rule);
+const Op& softmax_op = make_softmax_op("softmax", infer_softmax, softmax_rule);
+const Op& log_softmax_op = make_softmax_op("log_softmax", infer_softmax, log_softmax_rule);
 
 Tensor along_axis(const Op& op, const Tensor& x, int64_t axis) {
   require_defined(op.name, {{"x", x}});
