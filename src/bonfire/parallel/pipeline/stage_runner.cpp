@@ -448,6 +448,9 @@ StageRunner::StageRunner(Forward forward, RunnerOptions options)
                                            .stages = fleet::mesh().size(Axis::pipeline)})) {
   if (state_->options.micro_batches < 1)
     throw_error<ConfigError>("[pipeline] micro_batches is {}, expected at least 1", state_->options.micro_batches);
+  if (fleet::mesh().size(Axis::tensor) > 1)
+    throw_error<ConfigError>("[pipeline] stages whose layers ranks share out are not available yet; the mesh is {}",
+                             to_string(fleet::mesh()));
   if (state_->options.schedule == ScheduleKind::interleaved)
     throw_error<ConfigError>(
         "[pipeline] schedule interleaved is known to `bonfire inspect schedule` alone; train with gpipe, 1f1b or "

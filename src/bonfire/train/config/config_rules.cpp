@@ -95,6 +95,7 @@ void check_pipeline(const Config& c) {
   const std::pair<const char*, bool> apart[] = {{"strategy.use_local_sgd", c.strategy.use_local_sgd},
                                                 {"ema_decay", c.ema_decay.has_value()},
                                                 {"mesh.tensor", c.mesh.tensor > 1},
+                                                {"placement", !c.placement.empty()},
                                                 {"balance: auto", c.balance == "auto"}};
   for (const auto& [key, given] : apart)
     if (given)

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "bonfire/base/error.h"
+#include "bonfire/nn/weights_checksum.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
