@@ -231,7 +231,7 @@ const std::vector<Row>& rows() {
       {"save_freq", G::kept, {"epochs=4", "lr=1e-20"}, "save_freq=1", "save_freq=2"},
       {"keep_last", G::kept, {"epochs=4"}, "keep_last=1", "keep_last=4"},
       {"place", G::devices, {}, "place=cpu:0", "place=cpu:1"},
-      {"placement", G::devices, {}, "placement={}", "placement={fc*: cpu:1}"},
+      {"placement", G::devices, {}, "", "placement.fc*=cpu:1"},
       {"num_gpus", G::devices, {}, "num_gpus=1", "num_gpus=2"},
       {"backend", G::devices, {}, "backend=auto", "backend=nccl"},
       {"strategy.num_threads", G::devices, {}, "strategy.num_threads=1", "strategy.num_threads=100000"},

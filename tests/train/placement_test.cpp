@@ -94,9 +94,11 @@ TEST(TrainerPlacement, IsReadFromFilesAndTheCommandLine) {
                 .placement,
             (Placement{{"features", "cpu:0"}, {"features.10", "cpu:1"}, {"*", "cpu:2"}}));
   EXPECT_TRUE(default_config(Words{"placement={}"}).placement.empty());
-  EXPECT_ERROR(default_config(Words{"placement=cpu:1"}), ConfigError, "expected a map of modules to devices");
+  EXPECT_EQ(parse_config("placement: {fc1: cpu:1}\n", "a.yaml", Words{"placement={fc2: cpu:2}"}).placement,
+            (Placement{{"fc2", "cpu:2"}}));
+  EXPECT_ERROR(default_config(Words{"placement=cpu:1"}), ConfigError, "placement is one value, expected a map");
   EXPECT_ERROR(parse_config("placement: {fc1: [cpu:0, cpu:1]}\n", "a.yaml"), ConfigError,
-               "a.yaml:1: placement.fc1 is a list, expected one device");
+               "a.yaml:1: placement.fc1 is a list, expected one value");
 }
 
 TEST(TrainerPlacement, WhatCannotBeIsRefused) {

@@ -63,6 +63,10 @@ class Reader {
  private:
   template <class T>
   void read_map(const std::string& prefix, std::map<std::string, T>& value, const KeyOptions& options) {
+    const std::string name = prefix.substr(0, prefix.size() - 1);
+    if (auto one = settings_.find(name); one != settings_.end())
+      throw_error<ConfigError>("[config] {}: {} is one value, expected a map: {{name: value, name: value}}",
+                               one->second.where, name);
     for (auto next = settings_.lower_bound(prefix);
          next != settings_.end() && next->first.starts_with(prefix) && next->first != prefix;
          next = settings_.erase(next)) {
@@ -269,11 +273,25 @@ void collect(const std::string& text, const std::string& name, Settings& setting
   file.add_to(settings);
 }
 
+void add_override(const std::string& text, Settings& settings);
+
+// {features: cpu:0, classifier: cpu:1} stands for all that files say of that section.
+void add_map(const std::string& name, const std::string& value, Settings& settings) try {
+  std::erase_if(settings, [&](const auto& setting) { return setting.first.starts_with(name + "."); });
+  for (const auto& entry : YAML::Load(value))
+    add_override(fmt::format("{}.{}={}", name, entry.first.as<std::string>(), entry.second.as<std::string>()),
+                 settings);
+} catch (const YAML::Exception&) {
+  throw_error<ConfigError>("[config] command line: {} is '{}', expected a map: {{key: value, key: value}}", name,
+                           value);
+}
+
 void add_override(const std::string& text, Settings& settings) {
   size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw_error<ConfigError>("[config] '{}' on the command line, expected key=value", text);
   std::string name = text.substr(0, equals), value = text.substr(equals + 1);
+  if (value.starts_with('{') && value.ends_with('}')) return add_map(canonical(name), value, settings);
   Setting setting{{value}, false, "command line"};
   if (value.size() >= 2 && value.front() == '[' && value.back() == ']') try {
       setting = {{}, true, "command line"};
