@@ -1,6 +1,9 @@
 // `placement`: modules of the trained model on several devices of one process.
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
+
+#include <regex>
 
 #include "bonfire/base/error.h"
 #include "bonfire/train/config/config.h"
@@ -60,6 +63,8 @@ TEST(TrainerPlacement, TrainsAndEvaluatesAsOneDeviceDoes) {
     for (size_t i = 0; i < whole.evaluations.size(); ++i)
       EXPECT_EQ(parts.evaluations[i].loss, whole.evaluations[i].loss);
     EXPECT_EQ(parts.begin.place, "cpu:0, conv2 on cpu:2, fc* on cpu:1");
+    const std::string notes = fmt::format("{}", fmt::join(parts.notes, "\n"));
+    EXPECT_TRUE(std::regex_search(notes, std::regex("cpu:0 [0-9.]+ [kM]?B.*; cpu:1 [0-9.]+ .*; cpu:2 "))) << notes;
   }
 }
 

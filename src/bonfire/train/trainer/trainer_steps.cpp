@@ -1,13 +1,42 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/optim/clip_grad.h"
 #include "bonfire/optim/schedule.h"
+#include "bonfire/runtime/plan_cache.h"
+#include "bonfire/train/report/number_text.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
 namespace bonfire::train {
+
+namespace {
+
+// What each of several devices holds, once a step has been compiled.
+std::string memory_in_words(const models::Model& model, const optim::Optimizer& optimizer) {
+  std::map<Device, std::pair<size_t, size_t>> bytes;  // of variables, of temporaries
+  std::set<const VariableState*> seen;
+  auto count = [&](const Variable& variable) {
+    if (seen.insert(&variable.state()).second) bytes[variable.device()].first += variable.stored_spec().bytes();
+  };
+  for (const auto& [name, variable] : model.state_dict()) count(variable);
+  for (const Variable& parameter : optimizer.parameters()) count(parameter.grad_variable());
+  for (const auto& [name, variable] : optimizer.state()) count(variable);
+  for (auto& [device, own] : bytes)
+    for (const auto& plan : runtime::cached_plans()) own.second = std::max(own.second, peak_bytes(*plan, device));
+  std::vector<std::string> parts;
+  for (const auto& [device, own] : bytes)
+    parts.push_back(fmt::format("{} {} and {} of temporaries", to_string(device),
+                                byte_text(static_cast<double>(own.first)), byte_text(static_cast<double>(own.second))));
+  return fmt::format("memory of weights, gradients and optimizer state: {}", fmt::join(parts, "; "));
+}
+
+}  // namespace
 
 // Results: the loss, then the sums of metrics, then the targets that count, where not every sample is one.
 Compiled<std::vector<Tensor>> Trainer::State::make_step() {
@@ -258,6 +287,7 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     note_gathers();
     balance_shares(taken.batch.input.size(0));
     check_replicas(updated);
+    if (step == first_step + 1 && !config.placement.empty()) note(memory_in_words(*model, *optimizer));
     // The first step at once: whoever waits sees that it works.
     if (step % config.log_freq == 0 || step == first_step + 1) tally.report(epoch);
   }
