@@ -61,8 +61,8 @@ const Cut kColumns = [](int rank, int ranks) { return Slice::part(kShape, 1, ran
 const Cut kFlat = [](int rank, int ranks) { return Slice::range(kShape, 24 * rank / ranks, 24 * (rank + 1) / ranks); };
 
 // `first` is what the table counts from before anything is loaded.
-Course fit(const ScratchFolder& folder, int ranks, const Cut& cut, float first, const Words& more,
-           int64_t stop_at = -1) {
+Course fit(const ScratchFolder& folder, int ranks, const Cut& cut, float first, const Words& more, int64_t stop_at = -1,
+           int tensor = 0) {
   Course course;
   auto body = [&](int rank) {
     Words settings{"output=" + (folder / "runs").string(),
@@ -81,13 +81,14 @@ Course fit(const ScratchFolder& folder, int ranks, const Cut& cut, float first, 
         make_task({.name = "regression", .unit = "rows", .loss = [](const Outputs& outputs, const Tensor& label) {
                      return mse_loss(outputs[0], label);
                    }});
-    Trainer trainer(config, Net(first, cut(rank, ranks)), task);
+    const int parts = tensor == 0 ? ranks : tensor;
+    Trainer trainer(config, Net(first, cut(rank % parts, parts)), task);
     trainer.add(std::make_unique<Witness>(course, stop_at));
     trainer.add(metrics_log());
     trainer.add(report_page());
     trainer.fit(std::make_shared<Numbers>(), std::make_shared<Numbers>());
   };
-  course.errors = as_ranks(ranks, body, {.tensor = ranks});
+  course.errors = as_ranks(ranks, body, {.tensor = tensor == 0 ? ranks : tensor});
   for (const std::string& error : course.errors) EXPECT_EQ(error, "");
   return course;
 }
@@ -149,6 +150,48 @@ TEST(TrainerOfSlices, GoesOnWithAnyOtherCutAndNumberOfRanks) {
     if (other.ranks == 2) {
       EXPECT_EQ(fc_in(checkpoint(folder, 12)), expected);
     }
+  }
+}
+
+TEST(TrainerOfSlices, BeginsFromTheWeightsOfAnyOtherCut) {
+  ScratchFolder whole, rows;
+  fit(whole, 1, kWhole, 100, {"epochs=1"});
+  fit(rows, 2, kRows, 200, {"epochs=1"});
+  for (const Cut* cut : {&kRows, &kColumns, &kFlat}) {
+    ScratchFolder folder;
+    fit(folder, 3, *cut, -50, {"epochs=1", "init_from=" + (whole / "runs/1").string()});
+    EXPECT_EQ(table_in(open_tensors(weights_file(checkpoint(folder, 4)))), counting(100));
+  }
+  for (const std::string& from : {(rows / "runs/1").string(), checkpoint(rows, 4).string()}) {
+    ScratchFolder folder;
+    fit(folder, 1, kWhole, -50, {"epochs=1", "init_from=" + from});
+    EXPECT_EQ(table_in(open_tensors(weights_file(checkpoint(folder, 4)))), counting(200)) << from;
+  }
+}
+
+// Plain SGD: a gradient, or a loss, that counted ranks of the tensor axis would be another multiple.
+TEST(TrainerOfSlices, TrainsAsManySamplesAsTheDataAxisHasRanks) {
+  const Words plain{"optimizer=sgd", "lr=0.1"};
+  auto with = [&](const char* batch) {
+    Words words = plain;
+    words.push_back(batch);
+    return words;
+  };
+  ScratchFolder alone;
+  const Course expected = fit(alone, 1, kWhole, 100, with("batch_size=24"));
+  struct Other {
+    int ranks, tensor;
+    const char* batch;
+  };
+  for (const Other& other : {Other{2, 2, "batch_size=24"}, {3, 3, "batch_size=24"}, {4, 2, "batch_size=12"}}) {
+    ScratchFolder folder;
+    const Course course = fit(folder, other.ranks, kRows, 100, with(other.batch), -1, other.tensor);
+    ASSERT_EQ(course.steps.size(), expected.steps.size()) << other.ranks;
+    for (size_t i = 0; i < course.steps.size(); ++i)
+      EXPECT_NEAR(course.steps[i].loss, expected.steps[i].loss, 1e-5 * (1 + expected.steps[i].loss))
+          << other.ranks << ", step " << i;
+    ASSERT_EQ(course.evaluations.size(), expected.evaluations.size());
+    EXPECT_NEAR(course.evaluations.back().loss, expected.evaluations.back().loss, 1e-5) << other.ranks;
   }
 }
 

@@ -100,11 +100,20 @@ void Trainer::State::prepare() {
   make_stages();
 }
 
-// Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from.
+namespace {
+
+bool holds_slices(const nn::Module& model) {
+  return std::ranges::any_of(model.state_dict(), [](const auto& one) { return !one.second.slice().is_all(); });
+}
+
+}  // namespace
+
+// Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from;
+// but whoever has slices of a program's own making reads these.
 void Trainer::State::make_model() {
   model = own ? own->model : models::make(config.model, opened.model);
   task().check_model(*model, model_name());
-  if (!config.init_from.empty() && is_first_rank() && !goes_on && !in_stages()) {
+  if (!config.init_from.empty() && (is_first_rank() || holds_slices(*model)) && !goes_on && !in_stages()) {
     nn::LoadReport report =
         nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)), {.strict = config.strict});
     if (!report.complete()) note(to_string(report));
