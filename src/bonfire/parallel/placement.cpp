@@ -7,6 +7,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/nearest.h"
+#include "bonfire/parallel/tensor_split.h"
 
 namespace bonfire {
 
@@ -20,13 +21,7 @@ void add_modules(const nn::Module& module, const std::string& path, Modules& all
     add_modules(child, path.empty() ? name : path + "." + name, all);
 }
 
-bool matches(std::string_view pattern, std::string_view text) {
-  if (pattern.empty()) return text.empty();
-  if (pattern[0] != '*') return !text.empty() && pattern[0] == text[0] && matches(pattern.substr(1), text.substr(1));
-  for (size_t skipped = 0; skipped <= text.size(); ++skipped)
-    if (matches(pattern.substr(1), text.substr(skipped))) return true;
-  return false;
-}
+using fleet::matches;
 
 // The module itself, or one that it is inside of.
 bool covers(std::string_view pattern, std::string_view path) {
