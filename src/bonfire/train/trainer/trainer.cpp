@@ -103,7 +103,7 @@ void Trainer::State::prepare() {
 namespace {
 
 bool holds_slices(const nn::Module& model) {
-  return std::ranges::any_of(model.state_dict(), [](const auto& one) { return !one.second.slice().is_all(); });
+  return std::ranges::any_of(model.state_dict(), [](const auto& one) { return !one.variable.slice().is_all(); });
 }
 
 }  // namespace
