@@ -21,22 +21,22 @@ namespace bonfire::models {
 
 namespace {
 
-constexpr double kDeviation = 0.02;   // of all first weights
-constexpr int64_t kGpuMultiple = 64;  // of the rows of the head, on a GPU
+constexpr double kFirstDeviation = 0.02;  // of all first weights
+constexpr int64_t kGpuMultiple = 64;      // of the rows of the head, on a GPU
 
 nn::Embedding make_table(int64_t rows, int64_t size) {
-  return nn::Embedding({.rows = rows, .size = size, .weight_init = nn::init::normal(kDeviation)});
+  return nn::Embedding({.rows = rows, .size = size, .weight_init = nn::init::normal(kFirstDeviation)});
 }
 
 // What each half of a layer adds to the sum that goes through all layers begins the smaller, the more halves there are.
 double deviation_of_added(const GPT2Options& options) {
-  return kDeviation / std::sqrt(2 * static_cast<double>(options.layers));
+  return kFirstDeviation / std::sqrt(2 * static_cast<double>(options.layers));
 }
 
 // A linear layer whose weight is [in, out].
 class Conv1D : public nn::Callable<Conv1D> {
  public:
-  Conv1D(int64_t in, int64_t out, double deviation = kDeviation)
+  Conv1D(int64_t in, int64_t out, double deviation = kFirstDeviation)
       : Callable("Conv1D"), weight_(Variable({{in, out}, DType::f32, {}})), bias_(Variable({{out}, DType::f32, {}})) {
     nn::init::apply(nn::init::normal(deviation), {}, weight_);
     register_parameter("weight", weight_);
@@ -50,9 +50,9 @@ class Conv1D : public nn::Callable<Conv1D> {
   Parameter weight_, bias_;
 };
 
-class Attention : public nn::Callable<Attention> {
+class CausalAttention : public nn::Callable<CausalAttention> {
  public:
-  explicit Attention(const GPT2Options& options)
+  explicit CausalAttention(const GPT2Options& options)
       : Callable("GPT2Attention"),
         heads_(options.heads),
         dropped_(options.dropout),
@@ -79,9 +79,9 @@ class Attention : public nn::Callable<Attention> {
   nn::Dropout dropout_;
 };
 
-class Mlp : public nn::Callable<Mlp> {
+class FeedForward : public nn::Callable<FeedForward> {
  public:
-  explicit Mlp(const GPT2Options& options)
+  explicit FeedForward(const GPT2Options& options)
       : Callable("GPT2MLP"),
         c_fc_(register_module("c_fc", Conv1D(options.width, 4 * options.width))),
         c_proj_(register_module("c_proj", Conv1D(4 * options.width, options.width, deviation_of_added(options)))),
@@ -101,9 +101,9 @@ class Block : public nn::Callable<Block> {
   explicit Block(const GPT2Options& options)
       : Callable("GPT2Block"),
         ln_1_(register_module("ln_1", nn::LayerNorm({.shape = {options.width}}))),
-        attn_(register_module("attn", Attention(options))),
+        attn_(register_module("attn", CausalAttention(options))),
         ln_2_(register_module("ln_2", nn::LayerNorm({.shape = {options.width}}))),
-        mlp_(register_module("mlp", Mlp(options))) {}
+        mlp_(register_module("mlp", FeedForward(options))) {}
 
   Tensor forward(const Tensor& x) const {
     const Tensor seen = x + attn_(ln_1_(x));
@@ -112,9 +112,9 @@ class Block : public nn::Callable<Block> {
 
  private:
   nn::LayerNorm ln_1_;
-  Attention attn_;
+  CausalAttention attn_;
   nn::LayerNorm ln_2_;
-  Mlp mlp_;
+  FeedForward mlp_;
 };
 
 class Transformer : public nn::Callable<Transformer> {
