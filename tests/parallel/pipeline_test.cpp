@@ -100,7 +100,7 @@ Subject small_bert() {
                 {.vocabulary = 11, .hidden = 8, .layers = 2, .heads = 2, .intermediate = 12, .positions = 6});
             return {model, [model](std::span<const Tensor> batch) -> std::vector<Tensor> {
                       const Tensor mask = not_equal(batch[0], 1).to(DType::i64);
-                      const Tensor logits = model(batch[0], {.attention_mask = mask});
+                      const Tensor logits = model(batch[0], models::BertInputs{.attention_mask = mask});
                       return {cross_entropy(reshape(logits, {-1, 11}), reshape(batch[1], {-1}))};
                     }};
           },
@@ -138,7 +138,7 @@ std::vector<Tensor> batch_of(const Data& data, int64_t rows, uint64_t number, De
   return {Tensor::from<float>(values, shape, device), label};
 }
 
-struct Run {
+struct Training {
   int64_t micro_batches = 4;
   std::vector<int64_t> batches = {8, 8, 6, 8};  // rows; the third does not fill its micro-batches
   std::optional<double> clip = {};
@@ -151,14 +151,16 @@ struct Run {
 // All weights and buffers by name, optimizer states, and the losses of every micro-batch.
 using Outcome = std::map<std::string, std::vector<double>>;
 
-optim::Optimizer optimizer_for(const Run& run, const nn::Module& module) {
+optim::Optimizer optimizer_for(const Training& run, const nn::Module& module) {
   if (run.adam) return optim::Adam(module.parameters(), {.lr = 0.003});
   return optim::Momentum(module.parameters(), {.lr = 0.05, .momentum = 0.9});
 }
 
-int64_t rows_of_micro_batch(const Run& run) { return (run.batches[0] + run.micro_batches - 1) / run.micro_batches; }
+int64_t rows_of_micro_batch(const Training& run) {
+  return (run.batches[0] + run.micro_batches - 1) / run.micro_batches;
+}
 
-Outcome on_one_device(const Subject& subject, const Run& run) {
+Outcome on_one_device(const Subject& subject, const Training& run) {
   manual_seed(5);
   const Net net = subject.make();
   optim::Optimizer optimizer = optimizer_for(run, net.module);
@@ -195,7 +197,7 @@ Outcome on_one_device(const Subject& subject, const Run& run) {
 }
 
 // What a rank holds, and whether it holds nothing else.
-Outcome on_stage(const Subject& subject, const Run& run, Device device) {
+Outcome on_stage(const Subject& subject, const Training& run, Device device) {
   manual_seed(5);
   const Net net = subject.make();
   net.module.to(device);
@@ -214,7 +216,7 @@ Outcome on_stage(const Subject& subject, const Run& run, Device device) {
   synchronize();
   std::map<const VariableState*, std::string> others;
   for (const auto& [name, variable] : net.module.state_dict()) {
-    if (pipeline.holds(variable)) {
+    if (pipeline.holds(variable) || pipeline.owns(variable)) {
       outcome[name] = variable.value().to_vector<double>();
     } else {
       others[&variable.state()] = name;
@@ -234,7 +236,7 @@ Outcome on_stage(const Subject& subject, const Run& run, Device device) {
   return outcome;
 }
 
-std::vector<Outcome> on_stages(const Subject& subject, const Run& run, const MeshSizes& sizes,
+std::vector<Outcome> on_stages(const Subject& subject, const Training& run, const MeshSizes& sizes,
                                std::vector<std::string>* errors = nullptr) {
   const int world = std::max(1, sizes.data) * sizes.pipeline;
   auto groups = comm::local_groups(world, {.timeout = std::chrono::seconds(60)});
@@ -281,7 +283,7 @@ void expect_all(const std::vector<Outcome>& stages, const Outcome& expected, con
   }
 }
 
-void expect_same_as_one_device(const Subject& subject, const Run& run, int stages, const std::string& what) {
+void expect_same_as_one_device(const Subject& subject, const Training& run, int stages, const std::string& what) {
   const Outcome expected = on_one_device(subject, run);
   const std::vector<Outcome> found = on_stages(subject, run, {.pipeline = stages});
   for (const Outcome& one : found) expect_near(one, expected, what);
@@ -334,7 +336,7 @@ TEST(Pipeline, TrainsAnLstm) {
 
 // Running statistics and losses are each replica's own.
 TEST(Pipeline, OfTwoReplicasAveragesTheirGradients) {
-  const Run run{.clip = 0.5, .cut = {{"conv3"}}, .replicas = 2};
+  const Training run{.clip = 0.5, .cut = {{"conv3"}}, .replicas = 2};
   const Outcome expected = on_one_device(two_headed(), run);
   for (Outcome& one : on_stages(two_headed(), run, {.data = 2, .pipeline = 2})) {
     std::erase_if(one, [](const auto& named) {
@@ -376,7 +378,7 @@ TEST(Pipeline, KeepsLessOf1F1BThanOfGPipe) {
 
 // --- what cannot be -------------------------------------------
 
-std::vector<std::string> errors_of(const Subject& subject, const Run& run, int stages) {
+std::vector<std::string> errors_of(const Subject& subject, const Training& run, int stages) {
   std::vector<std::string> errors;
   on_stages(subject, run, {.pipeline = stages}, &errors);
   return errors;

@@ -274,11 +274,12 @@ struct StageRunner::State {
       const bool sends = item.work == Work::send;
       for (const MessageOf& message : of[static_cast<size_t>(item.micro_batch)]->step.messages)
         if (message.phase == item.phase && (sends ? message.to : message.from) == item.peer)
-          messages.push_back({.sent = sends,
-                              .peer = item.peer,
-                              .what = fmt::format("{} of micro-batch {}: value {} ({})",
-                                                  item.phase == Phase::forward ? "activations" : "gradients",
-                                                  item.micro_batch, message.tag, to_string(message.spec))});
+          messages.push_back(
+              {.sent = sends,
+               .peer = item.peer,
+               .what = fmt::format("{} of micro-batch {}: value {} ({} {})",
+                                   item.phase == Phase::forward ? "activations" : "gradients", item.micro_batch,
+                                   message.tag, name_of(message.spec.dtype), to_string(message.spec.shape))});
     }
     comm::agree_on_messages(group, messages);
   }

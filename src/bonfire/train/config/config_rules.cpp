@@ -100,11 +100,6 @@ void check_pipeline(const Config& c) {
   for (const auto& [key, given] : apart)
     if (given)
       throw_error<ConfigError>("[config] {} is not available beside mesh.pipeline yet; leave one of them out", key);
-  if (c.strategy.accumulate_steps > 1)
-    throw_error<ConfigError>(
-        "[config] strategy.accumulate_steps is {}, and a pipeline adds up the gradients of its micro-batches already; "
-        "use a larger batch_size and more pipeline.micro_batches",
-        c.strategy.accumulate_steps);
   if (c.pipeline.cut && static_cast<int64_t>(c.pipeline.cut->size()) + 1 != c.mesh.pipeline)
     throw_error<ConfigError>(
         "[config] pipeline.cut names {} modules, and mesh.pipeline is {}: name the first module of each stage but the "

@@ -46,7 +46,8 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
   data::DataLoader& samples = on_test ? *test : *validation;
   EvaluationReport report{.on = on, .epoch = epoch + 1, .step = step};
   const std::unique_ptr<Judge> judge = task().judge(on_test ? *opened.test : *opened.validation);
-  const auto evaluated = evaluator();
+  if (values == nullptr && !own_evaluator) own_evaluator = evaluator();
+  const Evaluator evaluated = values == nullptr ? own_evaluator : evaluator();
   double loss = 0;
   std::vector<double> sums;
   int64_t targets = 0, begin = 0;  // begin: of the batch, in samples

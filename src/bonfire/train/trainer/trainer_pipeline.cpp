@@ -114,7 +114,7 @@ Trainer::State::Evaluated Trainer::State::evaluate_batch(const Tensor& input, co
 }
 
 // The same from all stages.
-std::function<Trainer::State::Evaluated(const Tensor& input, const Tensor& label)> Trainer::State::evaluator() const {
+Trainer::State::Evaluator Trainer::State::evaluator() const {
   if (!stages) return [this](const Tensor& input, const Tensor& label) { return evaluate_batch(input, label); };
   struct Sizes {
     size_t sums = 0;

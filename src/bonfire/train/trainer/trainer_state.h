@@ -263,7 +263,9 @@ struct Trainer::State {
     std::vector<Tensor> sums;
   };
   Evaluated evaluate_batch(const Tensor& input, const Tensor& label) const;
-  std::function<Evaluated(const Tensor& input, const Tensor& label)> evaluator() const;
+  using Evaluator = std::function<Evaluated(const Tensor& input, const Tensor& label)>;
+  Evaluator evaluator() const;
+  mutable Evaluator own_evaluator = {};  // with the model's own values, once it is made: of stages it keeps plans
   void load_best_of_stage(nn::OtherValues& best) const;
   void share_counts() const;  // before a checkpoint
   void save_from_stages(const WeightsFile& file) const;
