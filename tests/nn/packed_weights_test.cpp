@@ -76,7 +76,7 @@ TEST(PackedWeights, OtherAxesAndOtherWeightsAreCutInOnePiece) {
 
 TEST(PackedWeights, CopiesOfAModelArePackedToo) {
   const MultiheadAttention attention({.size = 8, .heads = 2});
-  const OtherValues average(attention, {});
+  const OtherValues average(attention);
   int packed = 0;
   for (const auto& [name, variable] : average.state()) packed += variable.packing().blocks == 3 ? 1 : 0;
   EXPECT_EQ(packed, 2);

@@ -57,7 +57,9 @@ class Module {
   // it is given are copied to its device, so parts of a model may be on several: see docs/model-parallel.md.
   //   net.submodule("features").to("cuda:0"); net.submodule("classifier").to("cuda:1");
   void to(Device device) const;
-  void to(std::string_view device) const { to(parse_device(device)); }
+  template <class Name>
+  requires std::is_convertible_v<const Name&, std::string_view>
+  void to(const Name& device) const { to(parse_device(device)); }
   // Where it computes; empty: where its inputs are. So it is before to() was called, and inside what was moved where a
   // module holds no variables.
   std::optional<Device> device() const;

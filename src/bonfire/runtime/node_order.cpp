@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -48,23 +49,21 @@ class Orderer {
       for (size_t i = 0; i < nodes.size(); ++i) standing_[nodes[i]].place = static_cast<int>(i);
     }
     for (auto& [device, nodes] : of_device_) find_waits(nodes);
+    for (const auto& [device, waits] : waits_)
+      for (const auto& [begin, places] : waits)
+        for (const auto& [other, place] : places) cuts_[other].insert(place + 1);
   }
 
-  // Programs by the key of their first node, which puts each after those it waits for.
   NodeOrder order() {
-    std::vector<std::vector<GraphNode*>> programs;
-    for (auto& [device, nodes] : of_device_)
-      for (GraphNode* node : nodes) {
-        if (cuts_[device].contains(standing_[node].place)) programs.emplace_back();
-        programs.back().push_back(node);
-      }
-    std::stable_sort(programs.begin(), programs.end(), [&](const auto& a, const auto& b) {
-      return standing_[a.front()].key() < standing_[b.front()].key();
-    });
+    make_programs();
     NodeOrder result;
-    for (const std::vector<GraphNode*>& program : programs) {
-      for (GraphNode* node : program) result.append(node, static_cast<int>(result.program_devices.size()));
-      result.program_devices.push_back(program.front()->device());
+    std::vector<bool> is_done(programs_.size());
+    for (size_t done = 0; done < programs_.size(); ++done) {
+      const size_t next = next_of(is_done);
+      is_done[next] = true;
+      for (GraphNode* node : programs_[next].nodes)
+        result.append(node, static_cast<int>(result.program_devices.size()));
+      result.program_devices.push_back(programs_[next].nodes.front()->device());
     }
     return result;
   }
@@ -110,27 +109,29 @@ class Orderer {
   }
 
   // A program waits as a whole before it begins. So a node that waits for more than those before it begins a program;
-  // but not after light ones of its level alone, for which its wait will do.
+  // but not after light ones alone, for which its wait will do. What it waits for must not be of a higher level than
+  // the program's first node: then nothing before it can wait for this program.
   void find_waits(const std::vector<GraphNode*>& nodes) {
     std::map<Device, int> waited;  // for everything of that device up to this place
-    std::map<Device, int> ends;    // of what this program waits for
     const Standing* begin = nullptr;
     bool only_light = false;  // the nodes of this program
     for (GraphNode* node : nodes) {
       const Standing& own = standing_[node];
       const std::map<Device, int> more = waits_of(*node, waited);
-      const bool joins = only_light && begin->level == own.level;
+      const bool joins = only_light && std::all_of(more.begin(), more.end(), [&](const auto& wait) {
+                           return level_at(wait.first, wait.second) <= begin->level;
+                         });
       if (begin == nullptr || (!more.empty() && !joins)) {
-        end_programs(ends);
         cuts_[node->device()].insert(own.place);
         begin = &own;
         only_light = true;
       }
       only_light = only_light && is_light(*node);
-      for (const auto& [device, place] : more) waited[device] = ends[device] = place;
+      for (const auto& [device, place] : more) waits_[node->device()][begin->place][device] = waited[device] = place;
     }
-    end_programs(ends);
   }
+
+  int level_at(Device device, int place) { return standing_[of_device_[device][static_cast<size_t>(place)]].level; }
 
   // The last place on each other device that the node waits for, and no node before it.
   std::map<Device, int> waits_of(const GraphNode& node, const std::map<Device, int>& waited) {
@@ -145,20 +146,54 @@ class Orderer {
     return more;
   }
 
-  void end_programs(std::map<Device, int>& ends) {
-    for (const auto& [device, place] : ends) cuts_[device].insert(place + 1);
-    ends.clear();
-  }
-
   static int place_in(const std::map<Device, int>& places, Device device) {
     auto found = places.find(device);
     return found == places.end() ? -1 : found->second;
   }
 
+  struct Program {
+    std::vector<GraphNode*> nodes;
+    std::vector<size_t> after;  // programs
+  };
+
+  void make_programs() {
+    std::map<Device, std::vector<size_t>> at;  // [place] → program
+    for (auto& [device, nodes] : of_device_)
+      for (GraphNode* node : nodes) {
+        const int place = standing_[node].place;
+        if (cuts_[device].contains(place)) {
+          programs_.emplace_back();
+          if (place > 0) programs_.back().after.push_back(programs_.size() - 2);
+        }
+        programs_.back().nodes.push_back(node);
+        at[device].push_back(programs_.size() - 1);
+      }
+    for (const auto& [device, waits] : waits_)
+      for (const auto& [begin, places] : waits)
+        for (const auto& [other, place] : places)
+          programs_[at[device][static_cast<size_t>(begin)]].after.push_back(at[other][static_cast<size_t>(place)]);
+  }
+
+  // Of those whose waits are done that with the first key.
+  size_t next_of(const std::vector<bool>& is_done) {
+    std::optional<size_t> next;
+    for (size_t i = 0; i < programs_.size(); ++i) {
+      const Program& one = programs_[i];
+      if (is_done[i] || !std::all_of(one.after.begin(), one.after.end(), [&](size_t j) { return is_done[j]; }))
+        continue;
+      auto key = [&](size_t j) { return standing_[programs_[j].nodes.front()].key(); };
+      if (!next || key(i) < key(*next)) next = i;
+    }
+    BONFIRE_CHECK(next.has_value(), "programs of several devices wait for each other");
+    return *next;
+  }
+
   Graph& graph_;
   std::unordered_map<const GraphNode*, Standing> standing_;
   std::map<Device, std::vector<GraphNode*>> of_device_;
-  std::map<Device, std::set<int>> cuts_;  // places at which a program begins
+  std::map<Device, std::set<int>> cuts_;                          // places at which a program begins
+  std::map<Device, std::map<int, std::map<Device, int>>> waits_;  // of the program that begins at a place: for others
+  std::vector<Program> programs_;                                 // by device, in its order
 };
 
 }  // namespace
