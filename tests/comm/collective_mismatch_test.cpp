@@ -99,7 +99,7 @@ TEST(CollectiveMismatch, ACollectiveWithoutWordsForItIsAnErrorWhereItWouldGoUnse
                                             .traits = Trait::collective | Trait::stateful});
   static const bool registered =
       register_kernel("forgotten_for_test", DeviceType::cpu, [](const KernelRequest& request) {
-        std::vector<Candidate> list = one_candidate(request, [](const Run&) {});
+        std::vector<Candidate> list = one_candidate(request, [](const bonfire::Run&) {});
         list[0].line = Line{.axis = kAxis, .kind = Line::Kind::collective, .number = 0};
         return list;
       });

@@ -84,7 +84,7 @@ TEST(PackedWeights, CopiesOfAModelArePackedToo) {
 
 TEST(PackedWeights, BlocksThatDoNotDivideTheAxisAreAnError) {
   const Variable variable({{8, 6}, DType::f32, {}}, "w");
-  EXPECT_ERROR(variable.set_packed(0, 3), ShapeError, "variable w is f32 [8, 6]", "axis 0 is not 3 blocks");
+  EXPECT_ERROR(variable.set_packed(0, 3), ShapeError, "variable w is f32 [8, 6] cpu:0: its axis 0 is not 3 blocks");
   EXPECT_ERROR(variable.set_packed(2, 1), ShapeError, "axis 2");
   EXPECT_ERROR(variable.part(2, 0, 2), ShapeError, "has no axis 2");
   variable.set_packed(-1, 3);
