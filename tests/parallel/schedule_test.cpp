@@ -145,7 +145,7 @@ TEST(Schedule, RefusesNumbersThatCannotBe) {
 }
 
 TEST(Schedule, IsPrintedOnAClock) {
-  EXPECT_NE(to_string(small_schedule()).find("stage 0  F0 F1 .  B0 B0 F2 B1 B1 .  B2 B2"), std::string::npos)
+  EXPECT_NE(to_string(small_schedule()).find("stage 0  F0 F1 .  .  B0 B0 F2 B1 B1 .  B2 B2\n"), std::string::npos)
       << to_string(small_schedule());
 }
 

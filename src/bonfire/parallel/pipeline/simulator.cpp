@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "bonfire/base/error.h"
 
@@ -54,12 +56,22 @@ class Simulator {
   struct Rank {
     size_t position = 0;
     double clock = 0, programs_end = 0;
-    std::map<std::pair<Key, Work>, double> done;        // when
-    std::map<std::tuple<Key, Phase, int>, int> posted;  // receive → slot; by peer
-    std::map<std::pair<Phase, int>, Key> received_in;   // slot → whose
-    std::map<int, Key> left_in;                         // slot → whose
+    std::unordered_map<uint64_t, double> done;         // by number_of a program: when
+    std::unordered_set<uint64_t> posted;               // by number_of a message
+    std::unordered_map<uint64_t, double> arrived;      // by number_of a message, of the stage it is from: when
+    std::map<std::pair<Phase, int>, Key> received_in;  // slot → whose
+    std::map<int, Key> left_in;                        // slot → whose
     std::set<Work> ended;
   };
+
+  static uint64_t number_of(const Key& key, Work work) {
+    return (static_cast<uint64_t>(key.first) << 32) | (static_cast<uint64_t>(key.second) << 8) |
+           static_cast<uint64_t>(work);
+  }
+  static uint64_t number_of(const Key& key, Phase phase, int from) {
+    return (static_cast<uint64_t>(key.first) << 40) | (static_cast<uint64_t>(key.second) << 24) |
+           (static_cast<uint64_t>(from) << 8) | static_cast<uint64_t>(phase);
+  }
 
   const Item& at(size_t rank) const { return schedule_.ranks[rank][ranks_[rank].position]; }
 
@@ -88,15 +100,15 @@ class Simulator {
   void post(size_t rank, const Item& item) {
     Rank& self = ranks_[rank];
     const Key key{item.micro_batch, item.chunk};
-    if (!self.posted.emplace(std::tuple(key, item.phase, item.peer), item.slot).second)
-      refuse(rank, "it is there twice");
+    if (!self.posted.insert(number_of(key, item.phase, item.peer)).second) refuse(rank, "it is there twice");
     auto [place, fresh] = self.received_in.emplace(std::pair(item.phase, item.slot), key);
     if (!fresh && place->second != key) refuse(rank, "the slot is still another micro-batch's");
   }
 
   void send(size_t rank, const Item& item) {
     const Key key{item.micro_batch, item.chunk};
-    const auto made = ranks_[rank].done.find({key, item.phase == Phase::forward ? Work::forward : Work::backward});
+    const auto made =
+        ranks_[rank].done.find(number_of(key, item.phase == Phase::forward ? Work::forward : Work::backward));
     if (made == ranks_[rank].done.end()) refuse(rank, "it is not computed yet");
     under_way_[{static_cast<int>(rank), item.peer, item.phase}].push_back(
         {item.micro_batch, item.chunk, made->second + message_});
@@ -113,7 +125,8 @@ class Simulator {
       const int to = phase == Phase::forward ? edge.to : edge.from,
                 from = phase == Phase::forward ? edge.from : edge.to;
       if (to != own) continue;
-      if (!ranks_[rank].posted.contains({key, phase, from % stages})) refuse(rank, "no RECEIVE stands before it");
+      if (!ranks_[rank].posted.contains(number_of(key, phase, from % stages)))
+        refuse(rank, "no RECEIVE stands before it");
       const double arrives = arrival(rank, from, phase, key);
       if (arrives < 0) return -1;
       at = std::max(at, arrives);
@@ -123,21 +136,22 @@ class Simulator {
 
   double arrival(size_t rank, int from, Phase phase, const Key& key) {
     const int stages = schedule_.options.stages;
-    auto seen = arrived_.find({from, static_cast<int>(rank), phase, key});
-    if (seen != arrived_.end()) return seen->second;
+    std::unordered_map<uint64_t, double>& arrived = ranks_[rank].arrived;
+    const uint64_t number = number_of(key, phase, from);
+    if (auto seen = arrived.find(number); seen != arrived.end()) return seen->second;
     std::deque<SentMessage>& way = under_way_[{from % stages, static_cast<int>(rank), phase}];
     if (way.empty()) return -1;
     const SentMessage first = way.front();
     if (first.micro_batch != key.first || first.chunk != from / stages)
       refuse(rank, fmt::format("stage {} sends micro-batch {} first", from, first.micro_batch));
     way.pop_front();
-    return arrived_[{from, static_cast<int>(rank), phase, key}] = first.arrives;
+    return arrived[number] = first.arrives;
   }
 
   bool compute(size_t rank, const Item& item) {
     Rank& self = ranks_[rank];
     const Key key{item.micro_batch, item.chunk};
-    if (self.done.contains({key, item.work})) refuse(rank, "it is there twice");
+    if (self.done.contains(number_of(key, item.work))) refuse(rank, "it is there twice");
     const double begin = ready(rank, item);
     if (begin < 0) return false;
     if (item.work == Work::forward) {
@@ -145,7 +159,7 @@ class Simulator {
       result_.slots[rank] = std::max(result_.slots[rank], static_cast<int>(self.left_in.size()));
     } else {
       const Work before = item.work == Work::weights ? Work::backward : Work::forward;
-      if (!self.done.contains({key, before})) refuse(rank, "what it reads is not computed yet");
+      if (!self.done.contains(number_of(key, before))) refuse(rank, "what it reads is not computed yet");
       auto left = self.left_in.find(item.slot);
       if (left == self.left_in.end() || left->second != key) refuse(rank, "the slot is not its own");
     }
@@ -154,7 +168,7 @@ class Simulator {
                          : item.work == Work::backward ? times.backward
                                                        : times.weights;
     note(rank, item, std::max(self.clock, begin), takes);
-    self.done[{key, item.work}] = self.programs_end = self.clock;
+    self.done[number_of(key, item.work)] = self.programs_end = self.clock;
     result_.busy[rank] += takes;
     if (item.work == (has_weights_ ? Work::weights : Work::backward)) give_back(self, key);
     return true;
@@ -182,7 +196,7 @@ class Simulator {
     for (int chunk = 0; chunk < schedule_.options.chunks; ++chunk)
       for (int i = 0; i < schedule_.options.micro_batches; ++i)
         for (Work work : {Work::forward, Work::backward, Work::weights})
-          if ((work != Work::weights || has_weights_) && !ranks_[rank].done.contains({{i, chunk}, work}))
+          if ((work != Work::weights || has_weights_) && !ranks_[rank].done.contains(number_of({i, chunk}, work)))
             refuse(rank, fmt::format("micro-batch {} is not done", i));
   }
 
@@ -208,7 +222,6 @@ class Simulator {
   bool has_weights_ = false;
   std::vector<Rank> ranks_;
   std::map<std::tuple<int, int, Phase>, std::deque<SentMessage>> under_way_;  // from, to
-  std::map<std::tuple<int, int, Phase, Key>, double> arrived_;                // stage from, rank to
   Simulation result_;
 };
 
