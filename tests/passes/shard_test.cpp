@@ -90,7 +90,9 @@ TEST(Shard, AttentionByHeadsCostsOneAllReduceForwardAndOneBackward) {
   EXPECT_EQ(collectives(*graph, Phase::forward), 1);
   EXPECT_EQ(collectives(*graph, Phase::backward), 1);
   for (const GraphNode& node : graph->nodes())
-    if (node.name() == "attention") EXPECT_EQ(node.outputs[0].shape, (Shape{2, 2, 4, 4}));
+    if (node.name() == "attention") {
+      EXPECT_EQ(node.outputs[0].shape, (Shape{2, 2, 4, 4}));
+    }
 }
 
 TEST(Shard, LogitsOfASharedVocabularyAreNeverGathered) {

@@ -7,6 +7,7 @@
 
 #include "bonfire/nn/safetensors.h"
 #include "bonfire/nn/tensor_files.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/as_ranks.h"
 #include "tests/train/course.h"

@@ -131,7 +131,7 @@ struct Trainer::State {
     double for_data = 0;  // seconds that next batches have taken, in all
     int64_t rows = 0;     // samples of these steps, stand-ins too
   } own_time;
-  double agreeing = 0;            // seconds that steps have begun later since ranks had to agree on them, in all
+  double agreeing = 0;  // seconds that steps have begun later since ranks had to agree on them, in all
   bool told_collectives = false, told_gathers = false;  // what a step communicates
 
   // A batch, and what the loader said of it.
