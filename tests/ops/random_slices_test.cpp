@@ -93,7 +93,7 @@ std::vector<Place> places() {
 }
 
 void expect_parts_of_the_whole(const Draw& draw, const Place& place) {
-  SCOPED_TRACE(to_string(place.device) + ", " + name_of(place.dtype));
+  SCOPED_TRACE(to_string(place.device) + ", " + std::string(name_of(place.dtype)));
   std::mt19937 random(5);
   for (Way way : {Way::alone, Way::compiled, Way::op_by_op})
     for (int i = 0; i < 24; ++i) {
