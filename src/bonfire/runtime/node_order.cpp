@@ -33,6 +33,7 @@ struct Standing {
   int due = std::numeric_limits<int>::max();  // the first node on another device that needs it: its place in the graph
   int index = 0;                              // its own
   int place = -1;                             // among those of its device
+  bool crosses_out = false;                   // another device reads it
 
   auto key() const { return std::tuple(level, due, index); }
 };
@@ -85,7 +86,10 @@ class Orderer {
       const Standing own = standing_[&*node];
       for (const GraphValue& input : node->inputs) {
         Standing& before = standing_[input.node];
-        if (crosses(input, *node)) before.due = std::min(before.due, own.index);
+        if (crosses(input, *node)) {
+          before.crosses_out = true;
+          before.due = std::min(before.due, own.index);
+        }
         before.due = std::min(before.due, due_through(before, own));
       }
     }
@@ -109,29 +113,27 @@ class Orderer {
   }
 
   // A program waits as a whole before it begins. So a node that waits for more than those before it begins a program;
-  // but not after light ones alone, for which its wait will do. What it waits for must not be of a higher level than
-  // the program's first node: then nothing before it can wait for this program.
+  // but not after light ones of its level alone, nor after constants: its wait will do for them. What a program waits
+  // for is of a lower level than all that is in it but constants of its own, so no two wait for each other.
   void find_waits(const std::vector<GraphNode*>& nodes) {
     std::map<Device, int> waited;  // for everything of that device up to this place
-    const Standing* begin = nullptr;
-    bool only_light = false;  // the nodes of this program
+    int begin = -1, level = 0;     // of the program: its place, and the level of what is in it but constants
+    bool only_constants = false, only_light = false;
     for (GraphNode* node : nodes) {
       const Standing& own = standing_[node];
       const std::map<Device, int> more = waits_of(*node, waited);
-      const bool joins = only_light && std::all_of(more.begin(), more.end(), [&](const auto& wait) {
-                           return level_at(wait.first, wait.second) <= begin->level;
-                         });
-      if (begin == nullptr || (!more.empty() && !joins)) {
+      const bool joins = only_constants || (only_light && level == own.level);
+      if (begin < 0 || (!more.empty() && !joins)) {
         cuts_[node->device()].insert(own.place);
-        begin = &own;
-        only_light = true;
+        begin = own.place;
+        only_constants = only_light = true;
       }
+      if (only_constants) level = own.level;
+      only_constants = only_constants && node->op->has(Trait::constant) && !own.crosses_out;
       only_light = only_light && is_light(*node);
-      for (const auto& [device, place] : more) waits_[node->device()][begin->place][device] = waited[device] = place;
+      for (const auto& [device, place] : more) waits_[node->device()][begin][device] = waited[device] = place;
     }
   }
-
-  int level_at(Device device, int place) { return standing_[of_device_[device][static_cast<size_t>(place)]].level; }
 
   // The last place on each other device that the node waits for, and no node before it.
   std::map<Device, int> waits_of(const GraphNode& node, const std::map<Device, int>& waited) {
