@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr size_t kLongestKept = 64;            // bytes of a word whose tokens are remembered
 constexpr size_t kMostKept = size_t{1} << 18;  // words
-constexpr int64_t kMostPieces = int64_t{1} << 24;
+constexpr int64_t kMostTokens = int64_t{1} << 24;
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -138,8 +138,8 @@ void BytePairs::take_vocabulary(std::span<const std::byte> json, const std::stri
     throw_error<DataError>("[byte_pairs] {} is no JSON object, expected pieces and their numbers as GPT-2's: {}", name,
                            R"({"!": 0, "the": 1, …})");
   const auto count = static_cast<int64_t>(all.size());
-  if (count > kMostPieces)
-    throw_error<DataError>("[byte_pairs] {} has {} pieces, expected at most {}", name, count, kMostPieces);
+  if (count > kMostTokens)
+    throw_error<DataError>("[byte_pairs] {} has {} pieces, expected at most {}", name, count, kMostTokens);
   pieces_.resize(static_cast<size_t>(count));
   std::vector<bool> taken(pieces_.size());
   for (const auto& [piece, number] : all.items()) {
