@@ -235,6 +235,7 @@ struct StageRunner::State {
                                     : runtime::LeafLayout{{}, true});
     }
     made->plan = runtime::make_plan(std::move(graph.graph), layouts, passes::after_cut(StepContext::current().options));
+    made->plan->waits_for_ranks = stages > 1;  // for what it reads of others, too: no other thread may wait for it
     runtime::save_tuning();
     runtime::adopt_layouts(*made->plan, leaves);
     return *made;
