@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "bonfire/base/error.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/config/config.h"
 #include "bonfire/train/report/step_profile.h"
 #include "bonfire/train/trainer.h"
@@ -82,9 +83,10 @@ TEST(TrainerPlacement, ARunStopsAndGoesOnInOtherPlaces) {
   const std::filesystem::path run = first.begin.folder;
   const Config config = load_config(run / "config.yaml");
   EXPECT_EQ(config.placement, (Placement{{"fc*", "cpu:1"}, {"conv2", "cpu:2"}}));
-  const Course second = train(folder, {"resume=" + run.string(), "placement={conv*: cpu:1}"}, 5);
+  const Course second =
+      train(folder, {"resume=" + run.string(), "optimizer=adam", "lr=0.002", "placement={conv*: cpu:1}"}, 5);
   EXPECT_EQ(second.begin.place, "cpu:0, conv* on cpu:1");
-  const Course third = train(folder, {"resume=" + run.string()});
+  const Course third = train(folder, {"resume=" + run.string(), "optimizer=adam", "lr=0.002"});
   for (const Course* part : {&first, &second, &third}) expect_same(*part, whole);
   EXPECT_EQ(third.steps.back().step, 8);
   EXPECT_NEAR(Trainer(config).evaluate(third.end.weights).loss, third.evaluations.back().loss, 1e-6);
@@ -116,6 +118,7 @@ TEST(TrainerPlacement, WhatCannotBeIsRefused) {
 }
 
 TEST(TrainerPlacement, TheProfileNamesDevices) {
+  runtime::clear_plan_cache();
   const StepSubject subject =
       step_subject("lenet", {.batch = 4, .place = {}, .placement = {{"fc1", "cpu:1"}, {"fc2", "cpu:1"}}});
   const std::string text = to_string(profile_step(subject, {.steps = 1}));

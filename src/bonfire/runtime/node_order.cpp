@@ -112,6 +112,14 @@ class Orderer {
     return bytes <= kBytes;
   }
 
+  // A constant, or a small copy of what the step is given on another device.
+  static bool is_there_before(const GraphNode& node) {
+    return node.op->has(Trait::constant) ||
+           (is_light(node) && std::all_of(node.inputs.begin(), node.inputs.end(), [&](const GraphValue& input) {
+              return input.node->is_input() && input.spec().device != node.device();
+            }));
+  }
+
   // A program waits as a whole before it begins. So a node that waits for more than those before it begins a program;
   // but not after light ones of its level alone, nor after constants: its wait will do for them. What a program waits
   // for is of a lower level than all that is in it but constants of its own, so no two wait for each other.
@@ -129,7 +137,7 @@ class Orderer {
         only_constants = only_light = true;
       }
       if (only_constants) level = own.level;
-      only_constants = only_constants && node->op->has(Trait::constant) && !own.crosses_out;
+      only_constants = only_constants && is_there_before(*node) && !own.crosses_out;
       only_light = only_light && is_light(*node);
       for (const auto& [device, place] : more) waits_[node->device()][begin][device] = waited[device] = place;
     }
