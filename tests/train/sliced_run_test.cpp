@@ -78,8 +78,8 @@ struct Answers {
     exported = tensors_in(file);
     // At a rate that changes no number.
     const std::string more = (folder / "more").string();
-    printed(folder, {"train", data_of_digits(folder), "place=cpu", "model=lenet", "limit=32", "epochs=1", "lr=1e-30",
-                     "optimizer=sgd", "init_from=" + run, "output=" + more});
+    printed(folder, {"train", data_of_digits(folder), "place=cpu", "model=lenet", "limit=32", "epochs=1",
+                     "batch_size=32", "lr=1e-30", "optimizer=sgd", "init_from=" + run, "output=" + more});
     printed(folder, {"export", more + "/1", file, "--replace"});
     begun_with = tensors_in(file);
     fs::remove_all(more);

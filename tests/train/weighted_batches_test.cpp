@@ -96,7 +96,7 @@ Weights trained(const Way& way) {
                                  .loss =
                                      [](const Outputs& outputs, const Tensor& label) {
                                        const Tensor error = square(outputs[0] - slice(label, 1, 0, 1));
-                                       return sum(error * counting(label)) / sum(counting(label));
+                                       return sum(error * counting(label)) / maximum(sum(counting(label)), 1.0);
                                      },
                                  .targets = [](const Tensor& label) { return sum(counting(label)).to(DType::i64); }});
     Trainer trainer(default_config(settings), Net(), task);
@@ -144,7 +144,7 @@ Weights gradient(const std::vector<Batch>& batches, const Weights& w) {
       for (size_t i = 0; i < w.size(); ++i) error += one.x[i] * w[i];
       for (size_t i = 0; i < w.size(); ++i) sum[i] += 2 * error * one.x[i];
     }
-  for (double& number : sum) number /= targets;
+  for (double& number : sum) number /= std::max(targets, 1.0);
   return sum;
 }
 
