@@ -57,9 +57,9 @@ TEST(LaunchPipeline, ARunGoesOnAtAnotherMesh) {
   ChildProcess first(joined(train_on(2), settings(folder, 32, two_stages({"epochs=1"}))), clean());
   ASSERT_EQ(first.wait(), 0) << first.output();
   go_on({BONFIRE_PROGRAM, "train"},
-        {"epochs=2", "mesh.pipeline=1", "pipeline.micro_batches=auto", "pipeline.cut=auto"});
+        {"epochs=2", "num_gpus=1", "mesh.pipeline=1", "pipeline.micro_batches=auto", "pipeline.cut=auto"});
   expect_same(log_of(folder / "runs/1"), trained_alone(other));
-  go_on(train_on(2), joined({"epochs=3"}, two_stages()));
+  go_on(train_on(2), joined({"epochs=3", "num_gpus=2"}, two_stages()));
   EXPECT_EQ(log_of(folder / "runs/1").losses.size(), 21U);
 }
 
