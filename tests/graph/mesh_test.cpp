@@ -42,7 +42,8 @@ TEST(Mesh, EveryArrangementIsWhole) {
             EXPECT_EQ(static_cast<int>(line.size()), mesh.size(axis));
             EXPECT_EQ(line[static_cast<size_t>(mesh.place(axis))], rank);
             for (int other : line)
-              EXPECT_EQ(Mesh::of(other, world, {.pipeline = pipeline, .tensor = tensor}).first_along(axis), mesh.first_along(axis));
+              EXPECT_EQ(Mesh::of(other, world, {.pipeline = pipeline, .tensor = tensor}).first_along(axis),
+                        mesh.first_along(axis));
           }
         }
         EXPECT_EQ(static_cast<int>(places.size()), world);

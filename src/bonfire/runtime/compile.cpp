@@ -85,8 +85,8 @@ Value any_version(const Value& leaf) {
 }
 
 // The outputs of the plan that stand for what the function returned.
-std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& returned,
-                           const std::vector<Tensor>& feeds, Traced& traced) {
+std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& returned, const std::vector<Tensor>& feeds,
+                           Traced& traced) {
   std::vector<Value> live;
   for (const Tensor& tensor : returned) {
     if (!tensor.defined()) throw_error<GraphError>("[compile] the step returned an undefined tensor");
