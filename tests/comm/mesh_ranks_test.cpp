@@ -1,4 +1,4 @@
-// Ranks arranged as data × tensor: a group along each axis, and data parallel along its own axis alone.
+// Ranks arranged as a mesh: a group along each axis, and data parallel along its own axis alone.
 #include <gtest/gtest.h>
 
 #include "bonfire/bonfire.h"
@@ -39,18 +39,18 @@ TEST(MeshRanks, EachAxisHasAGroup) {
 // Two replicas of a model in two parts, which differ: weights are the first replica's, gradients the mean over both.
 TEST(MeshRanks, GradientsAreAveragedAlongDataAlone) {
   expect_all_fine(run_ranks(Backend::shm, 4, [](Rank& rank) {
-    fleet::join(rank.group, {.tensor = 2});
-    const int data = fleet::mesh().place(Axis::data), tensor = fleet::mesh().place(Axis::tensor);
+    fleet::join(rank.group, {.pipeline = 2});
+    const int data = fleet::mesh().place(Axis::data), stage = fleet::mesh().place(Axis::pipeline);
     nn::Linear model({.in = 1, .out = 1, .bias = false});
-    const float first = static_cast<float>(10 * tensor + data);
+    const float first = static_cast<float>(10 * stage + data);
     model.parameters()[0].load(std::as_bytes(std::span(&first, 1)));
     model = fleet::distributed_model(model);
     auto optimizer = fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 1}));
-    require(model.parameters()[0].value().item<float>() == static_cast<float>(10 * tensor), "not the first's weights");
-    const auto x = static_cast<float>(1 + data + 100 * tensor);
+    require(model.parameters()[0].value().item<float>() == static_cast<float>(10 * stage), "not the first's weights");
+    const auto x = static_cast<float>(1 + data + 100 * stage);
     sum(model(Tensor::from<float>({x}, {1, 1}))).backward();
     optimizer.step();
-    const float expected = static_cast<float>(10 * tensor) - (1.5F + static_cast<float>(100 * tensor));
+    const float expected = static_cast<float>(10 * stage) - (1.5F + static_cast<float>(100 * stage));
     const float found = model.parameters()[0].value().item<float>();
     require(found == expected, fmt::format("{} instead of {}", found, expected));
     fleet::leave();

@@ -1,6 +1,7 @@
 #include "bonfire/passes/bucket_all_reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include "bonfire/comm/all_reduce.h"
@@ -27,6 +28,7 @@ struct Bucket {
   std::vector<Reduction> members;
   int64_t bytes = 0, layers = 0;
   int made = -1, first_used = 0;
+  int last = -1;                // place of the last member among all reductions
   GraphNode* before = nullptr;  // where the merged node goes; null: at the end
 
   bool takes(const Reduction& next, int64_t most_bytes, int64_t most_layers) const {
@@ -39,7 +41,7 @@ struct Bucket {
     bool in_time = next.made < first_used && made < next.first_used;
     bool same_layer = last.path == next.node->path;
     bool fits = bytes + next.bytes <= most_bytes && layers < most_layers;
-    return alike && in_time && !reads_a_member(*next.node) && (same_layer || fits);
+    return alike && in_time && (same_layer || fits);
   }
 
   // What a pass has put in is waited for at once: only gradients gain by another communicator.
@@ -67,13 +69,7 @@ class BucketAllReduce final : public Pass {
   void run(Graph& graph, const Options& options) const override {
     const std::vector<Reduction> reductions = find(graph);
     if (reductions.empty()) return;
-    std::vector<Bucket> buckets;
-    for (int axis = 0; axis < kAxes; ++axis) {  // what stands between two of one axis need not part them
-      std::vector<Reduction> along;
-      for (const Reduction& one : reductions)
-        if (one.node->attributes.integer("axis") == axis) along.push_back(one);
-      share_out(along, options, buckets);
-    }
+    std::vector<Bucket> buckets = share_out(reductions, options);
     std::vector<GraphNode*> order;  // places are into it
     for (GraphNode& node : graph.nodes()) order.push_back(&node);
     for (Bucket& bucket : buckets) bucket.before = node_after(order, bucket.made);
@@ -83,21 +79,39 @@ class BucketAllReduce final : public Pass {
   }
 
  private:
-  static void share_out(const std::vector<Reduction>& reductions, const Options& options,
-                        std::vector<Bucket>& buckets) {
-    int64_t total = 0;
-    for (const Reduction& one : reductions) total += one.bytes;
-    int64_t left = total, most_bytes = 0;
+  // Each axis fills a bucket of its own, so that what stands between two reductions of one axis need not part them. Who
+  // reads a member of a bucket closes it: so whatever that one still took would be made before its reader.
+  static std::vector<Bucket> share_out(const std::vector<Reduction>& reductions, const Options& options) {
+    struct Filling {
+      int64_t total = 0, left = 0, most_bytes = 0;
+      int open = -1;  // bucket
+    };
+    std::array<Filling, kAxes> axes;
+    auto filling_of = [&](const Reduction& one) -> Filling& {
+      return axes.at(static_cast<size_t>(one.node->attributes.integer("axis")));
+    };
+    for (const Reduction& one : reductions) filling_of(one).left = filling_of(one).total += one.bytes;
+    std::vector<Bucket> buckets;
+    int place = 0;
     for (const Reduction& next : reductions) {
-      bool joins = options.fuse_all_reduce_ops && !buckets.empty() &&
-                   buckets.back().takes(next, most_bytes, options.all_reduce_layers);
+      for (Filling& filling : axes)
+        if (filling.open >= 0 && buckets[static_cast<size_t>(filling.open)].reads_a_member(*next.node))
+          filling.open = -1;
+      Filling& own = filling_of(next);
+      const bool joins = options.fuse_all_reduce_ops && own.open >= 0 &&
+                         buckets[static_cast<size_t>(own.open)].takes(next, own.most_bytes, options.all_reduce_layers);
       if (!joins) {
+        own.open = static_cast<int>(buckets.size());
+        own.most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : usual_bytes(own.total, own.left);
         buckets.emplace_back();
-        most_bytes = options.all_reduce_bytes > 0 ? options.all_reduce_bytes : usual_bytes(total, left);
       }
-      buckets.back().add(next);
-      left -= next.bytes;
+      Bucket& bucket = buckets[static_cast<size_t>(own.open)];
+      bucket.add(next);
+      bucket.last = place++;
+      own.left -= next.bytes;
     }
+    std::ranges::sort(buckets, {}, &Bucket::last);  // whoever is read comes first
+    return buckets;
   }
 
   // Of a bucket when `left` of all gradients' bytes are still to be reduced. Nothing computes beside the last one, so
