@@ -44,7 +44,7 @@ void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters)
       gradients.push_back(in_order[i].grad_variable());
     }
   }
-  const bool in_stages = mesh().size(Axis::pipeline) > 1;  // which lay out what they hold themselves
+  const bool in_stages = mesh().size(Axis::pipeline) > 1;     // which lay out what they hold themselves
   for (size_t i = parameters.size(); i-- > 0 && !in_stages;)  // of no model yet
     if (left.contains(&parameters[i].state())) gradients.push_back(parameters[i].grad_variable());
   std::map<Device, std::vector<Variable>> by_device;
