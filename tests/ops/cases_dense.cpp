@@ -298,7 +298,9 @@ const bool errors = add_error_cases({
     error_case<ShapeError>("matmul/scalar", [] { matmul(zeros({}), zeros({3})); }, {"[matmul]", "[]"}),
     error_case<ShapeError>("matmul/devices",
                            [] {
-                             matmul(zeros({5, 7}), zeros({7, 3}, DType::f32, {DeviceType::cpu, 1}));
+                             const std::vector<float> numbers(35);
+                             matmul(Tensor::from<float>(numbers, {5, 7}),
+                                    Tensor::from<float>(std::span(numbers).first(21), {7, 3}, {DeviceType::cpu, 1}));
                            },
                            {"[matmul]", "cpu:0", "cpu:1"}),
     error_case<ShapeError>("matmul_bias_act/activation",

@@ -246,11 +246,13 @@ const bool errors = add_error_cases({
     error_case<ShapeError>("where/condition", [] { where(zeros({3}), zeros({3}), zeros({3})); }, {"[where]", "bool"}),
     error_case<GraphError>("where/numbers", [] { where(zeros({3}, DType::boolean), 1.0, 0.0); }, {"[where]"}),
     error_case<GraphError>("add/numbers", [] { add(1.0, 2.0); }, {"numbers"}),
-    error_case<ShapeError>("mul/devices",
-                           [] {
-                             zeros({3}) * zeros({3}, DType::f32, {DeviceType::cpu, 1});
-                           },
-                           {"[mul]", "cpu:1"}),
+    error_case<ShapeError>(
+        "mul/devices",
+        [] {
+          const std::vector<float> numbers(3);
+          Tensor::from<float>(numbers, {3}) * Tensor::from<float>(numbers, {3}, {DeviceType::cpu, 1});
+        },
+        {"[mul]", "cpu:1"}),
     error_case<GraphError>("exp/undefined", [] { exp(Tensor()); }, {"[exp]", "undefined"}),
 });
 

@@ -80,7 +80,7 @@ std::vector<Call> calls() {
          pad(none, {Padding{1, 1}});
        }},
       {"copy_to", [] { copy_to(none, {}); }},
-      {"copy_to", [] { none.to(Device{}); }},
+      {"to", [] { none.to(Device{}); }},
       {"gather", [] { gather(none, 0, ids()); }},
       {"gather", [] { gather(some(), 0, none); }},
       {"scatter_add", [] { scatter_add(none, 0, ids(), {2}); }},
