@@ -124,6 +124,57 @@ TEST(BucketAllReduce, AReductionOfAReductionStaysAfterIt) {
   EXPECT_EQ(count(graph, "all_reduce"), 2);
 }
 
+GraphNode* all_reduce_along(Graph& graph, Axis axis, const GraphValue& value) {
+  return graph.add(comm::all_reduce_op(), {value}, comm::all_reduce_attributes(axis, comm::Reduce::sum));
+}
+
+// What one axis reduces is reduced along the other; a third value could be merged with the first, but is made too late.
+TEST(BucketAllReduce, WhoIsReadAlongAnotherAxisComesBeforeTheReader) {
+  Graph graph;
+  const GraphValue first = apply(graph, "exp", {feed(graph, {10})});
+  GraphNode* tensor = all_reduce_along(graph, Axis::tensor, first);
+  GraphNode* data = all_reduce_along(graph, Axis::data, {tensor, 0});
+  const GraphValue late = apply(graph, "exp", {feed(graph, {10})});
+  GraphNode* other = all_reduce_along(graph, Axis::tensor, late);
+  graph.set_outputs({{data, 0}, {other, 0}});
+  bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
+  verify(graph, "bucket_all_reduce");
+  EXPECT_EQ(count(graph, "all_reduce"), 3);
+}
+
+// What stands between two of one axis need not part them.
+TEST(BucketAllReduce, EachAxisFillsABucketOfItsOwn) {
+  Graph graph;
+  std::vector<GraphValue> results;
+  for (int i = 0; i < 4; ++i)
+    results.push_back(
+        {all_reduce_along(graph, i % 2 == 0 ? Axis::data : Axis::tensor, apply(graph, "exp", {feed(graph, {10})})), 0});
+  graph.set_outputs(results);
+  bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
+  verify(graph, "bucket_all_reduce");
+  EXPECT_EQ(count(graph, "all_reduce"), 2);
+}
+
+// The peer has the same two reductions, and sends the first one's result: it would wait for the second one's operand.
+TEST(BucketAllReduce, AMessageMayComeOnlyAfterAReductionThatStandsBeforeIt) {
+  Graph graph;
+  const GraphValue made = apply(graph, "exp", {feed(graph, {10})});
+  GraphNode* received = graph.add(find_op("receive"), {},
+                                  {{"axis", static_cast<int>(Axis::data)},
+                                   {"peer", 1},
+                                   {"tag", 0},
+                                   {"shape", Shape{10}},
+                                   {"dtype", DType::f32},
+                                   {"device_type", 0},
+                                   {"device_index", 0}});
+  GraphNode* first = all_reduce_along(graph, Axis::data, made);
+  GraphNode* second = all_reduce_along(graph, Axis::data, apply(graph, "exp", {{received, 0}}));
+  graph.set_outputs({{first, 0}, {second, 0}});
+  bucket_all_reduce()->run(graph, {.all_reduce_bytes = 1000});
+  verify(graph, "bucket_all_reduce");
+  EXPECT_EQ(count(graph, "all_reduce"), 2);
+}
+
 std::vector<int64_t> communicators(const Graph& graph) {
   std::vector<int64_t> list;
   for (const GraphNode& node : graph.nodes())

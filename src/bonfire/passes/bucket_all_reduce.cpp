@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <unordered_map>
 
 #include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/messages.h"
 
 namespace bonfire::passes {
 namespace {
@@ -17,11 +19,29 @@ Places places_of(const Graph& graph) {
   return places;
 }
 
+// What each node that waits for messages waits for, directly or by what it reads.
+using Receives = std::set<const GraphNode*>;
+
+std::unordered_map<const GraphNode*, Receives> receives_before(const Graph& graph) {
+  std::unordered_map<const GraphNode*, Receives> before;
+  for (const GraphNode& node : graph.nodes()) {
+    Receives own;
+    for (const GraphValue& input : node.inputs) {
+      if (input.node->op == &comm::receive_op()) own.insert(input.node);
+      if (auto found = before.find(input.node); found != before.end())
+        own.insert(found->second.begin(), found->second.end());
+    }
+    if (!own.empty()) before.emplace(&node, std::move(own));
+  }
+  return before;
+}
+
 struct Reduction {
   GraphNode* node;
   int made;        // place of the operand made last
   int first_used;  // place of the first node that reads a result
   int64_t bytes;
+  Receives receives = {};  // that it waits for
 };
 
 struct Bucket {
@@ -39,9 +59,11 @@ struct Bucket {
     bool alike = same("reduce") && same("axis") && last.device() == next.node->device() &&
                  last.outputs[0].dtype == next.node->outputs[0].dtype;
     bool in_time = next.made < first_used && made < next.first_used;
+    // A message may come only after one of them: its sender has the same reductions, and may send what this one makes.
+    bool same_messages = members.back().receives == next.receives;
     bool same_layer = last.path == next.node->path;
     bool fits = bytes + next.bytes <= most_bytes && layers < most_layers;
-    return alike && in_time && (same_layer || fits);
+    return alike && in_time && same_messages && (same_layer || fits);
   }
 
   // What a pass has put in is waited for at once: only gradients gain by another communicator.
@@ -125,6 +147,7 @@ class BucketAllReduce final : public Pass {
   // same on ranks whose operands are made in another one.
   static std::vector<Reduction> find(Graph& graph) {
     Places places = places_of(graph);
+    const std::unordered_map<const GraphNode*, Receives> receives = receives_before(graph);
     std::vector<Reduction> found;
     int named = -1;
     for (GraphNode& node : graph.nodes()) {
@@ -136,6 +159,7 @@ class BucketAllReduce final : public Pass {
         for (const GraphNode* user : graph.users({&node, i}))
           one.first_used = std::min(one.first_used, places.at(user));
       }
+      if (auto waits = receives.find(&node); waits != receives.end()) one.receives = waits->second;
       if (node.attributes.list("names")[0] >= 0) one.made = named = std::max(named, one.made);
       found.push_back(one);
     }
