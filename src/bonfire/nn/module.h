@@ -124,7 +124,7 @@ class Callable : public Module {
   explicit Callable(Module module) : Module(std::move(module)) {}
 
  private:
-  static Tensor brought(Tensor input, Device device) {
+  static Tensor brought(const Tensor& input, Device device) {
     return input.defined() && input.device() != device ? input.to(device) : input;
   }
   template <class Other>
