@@ -8,11 +8,13 @@
 #include <cmath>
 
 #include "bonfire/base/random.h"
+#include "bonfire/data/loader.h"
 #include "bonfire/graph/first_values.h"
 #include "bonfire/nn/linear.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
+#include "bonfire/parallel/sampler.h"
 #include "bonfire/train/checkpoint/checkpoint.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/train/as_ranks.h"

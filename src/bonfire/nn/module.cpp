@@ -6,6 +6,7 @@
 #include <ostream>
 #include <sstream>
 #include <unordered_set>
+#include <utility>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/step_state.h"
@@ -156,13 +157,13 @@ Module Module::submodule(const std::string& path) const {
 }
 
 LoadReport Module::load_state_dict(const StateDict& values, LoadOptions options) const {
-  return nn::load_state_dict(state_dict(), values, options);
+  return nn::load_state_dict(state_dict(), values, std::move(options));
 }
 
 void Module::save(const std::filesystem::path& file) const { save_state_dict(state_dict(), file, {{"format", "pt"}}); }
 
 LoadReport Module::load(const std::filesystem::path& file, LoadOptions options) const {
-  return nn::load_state_dict(state_dict(), file, options);
+  return nn::load_state_dict(state_dict(), file, std::move(options));
 }
 
 void Module::check_name(const std::string& name) const {

@@ -329,7 +329,7 @@ RunEnds Trainer::run_whole() {
 
 RunEnds Trainer::run_as_rank() {
   State& s = *state_;
-  const State::WhileDistributed scope(s);
+  const State::WhileDistributed scope{s};
   if (s.config.num_gpus > 1 && fleet::world_size() == 1)
     throw_error<ConfigError>(
         "[train] num_gpus is {0}, and this process is alone; start {0} with: {1} train --nproc {0}", s.config.num_gpus,

@@ -145,7 +145,7 @@ EvaluationReport Trainer::evaluate(const fs::path& weights) {
 
 EvaluationReport Trainer::evaluate_as(const fs::path& weights, EvaluationReport::On on) {
   State& s = *state_;
-  const State::WhileDistributed scope(s);
+  const State::WhileDistributed scope{s};
   s.config.init_from.clear();
   s.config.ema_decay.reset();  // the weights are what they are
   s.prepare();
