@@ -6,6 +6,8 @@
 #include <future>
 #include <latch>
 
+#include "bonfire/graph/step_context.h"
+
 namespace bonfire::background_test {
 namespace {
 
@@ -92,6 +94,40 @@ TEST(QueueBackground, ALateFailureIsTakenOnce) {
   ASSERT_TRUE(late);
   EXPECT_THROW(std::rethrow_exception(late), std::runtime_error);
   EXPECT_FALSE(background.take_late_failure());
+}
+
+struct NoGroups final : StepGroups {};
+
+// A device outlives jobs: threads that are ranks of one job after another have it.
+TEST(QueueBackground, ALateFailureIsOfItsJobAlone) {
+  Background background;
+  const Line line{.axis = Axis::pipeline, .kind = Line::Kind::send, .number = 1};
+  auto send = [&](const std::shared_ptr<StepGroups>& of, const char* why) {
+    std::promise<void> after;
+    background.post(
+        line, [why] { throw std::runtime_error(why); }, of);
+    background.post(line, [&] { after.set_value(); });
+    after.get_future().wait();
+  };
+  auto taken = [&](const std::shared_ptr<StepGroups>& of) -> std::string {
+    try {
+      if (const std::exception_ptr late = background.take_late_failure(of)) std::rethrow_exception(late);
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  auto earlier = std::make_shared<NoGroups>();
+  const auto job = std::make_shared<NoGroups>();
+  send(earlier, "of the job before");
+  EXPECT_EQ(taken(job), "");
+  EXPECT_EQ(taken(nullptr), "");
+  earlier.reset();
+  EXPECT_EQ(taken(job), "");
+  send(job, "its own");
+  send(job, "a second one");
+  EXPECT_EQ(taken(job), "its own");
+  EXPECT_EQ(taken(job), "");
 }
 
 // The queue tells the others' groups, which ends what they wait for, and goes on when nothing is running any more.

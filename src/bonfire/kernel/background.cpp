@@ -7,6 +7,14 @@
 
 namespace bonfire {
 
+namespace {
+
+bool is_same(const std::weak_ptr<StepGroups>& one, const std::weak_ptr<StepGroups>& other) {
+  return !one.owner_before(other) && !other.owner_before(one);
+}
+
+}  // namespace
+
 Background::~Background() {
   {
     std::lock_guard lock(mutex_);
@@ -20,8 +28,8 @@ void Background::start(const Line& line, Accesses accesses, std::function<void()
   add({.line = line, .accesses = std::move(accesses), .body = std::move(body), .agrees = agrees});
 }
 
-void Background::post(const Line& line, std::function<void()> body) {
-  add({.line = line, .accesses = {}, .body = std::move(body), .posted = true});
+void Background::post(const Line& line, std::function<void()> body, const std::shared_ptr<StepGroups>& of) {
+  add({.line = line, .accesses = {}, .body = std::move(body), .posted = true, .of = of});
 }
 
 void Background::add(Work work) {
@@ -69,9 +77,12 @@ void Background::serve(const Line& line) {
     work->body = {};  // what it keeps goes without the lock
     lock.lock();
     const bool ends_others = error && !work->posted;
-    std::exception_ptr& place = work->posted ? late_error_ : error_;
+    if (error && work->posted) {
+      if (!late_.error || !is_same(late_.of, work->of)) late_ = {std::move(error), work->of};
+    } else if (error && !error_) {
+      error_ = std::move(error);
+    }
     work_.remove_if([&](const Work& one) { return &one == work || (ends_others && !one.running && !one.posted); });
-    if (error && !place) place = std::move(error);
     changed_.notify_all();
   }
 }
@@ -101,19 +112,20 @@ void Background::finish_after_failure() {
 }
 
 void StepOutbox::post(const Line& line, std::function<void()> work) {
-  background_.post(line, [work = std::move(work), where = where_, after_failure = after_failure_] {
+  auto body = [work = std::move(work), where = where_, after_failure = after_failure_] {
     try {
       work();
     } catch (const std::exception& error) {
       tell(after_failure, error.what());
       std::throw_with_nested(DeviceError(where + ", after its program: " + error.what()));
     }
-  });
+  };
+  background_.post(line, std::move(body), groups_);
 }
 
-std::exception_ptr Background::take_late_failure() {
+std::exception_ptr Background::take_late_failure(const std::shared_ptr<StepGroups>& of) {
   std::lock_guard lock(mutex_);
-  return std::exchange(late_error_, nullptr);
+  return is_same(late_.of, of) ? std::exchange(late_.error, nullptr) : nullptr;
 }
 
 }  // namespace bonfire

@@ -111,7 +111,7 @@ bool StagedCollective::fits() const {
 
 void StagedCollective::run(const std::shared_ptr<CollectiveSubmission>& submission, Background& background) {
   const std::string where = step_.label + " failed on " + to_string(device_);
-  StepOutbox outbox(background, where, submission->after_failure);
+  StepOutbox outbox(background, submission->groups, where, submission->after_failure);
   std::vector<void*> from, to;
   for (const Operand& input : inputs()) from.push_back(input.host);
   for (const Operand& output : outputs()) to.push_back(output.host);
@@ -183,8 +183,8 @@ void CollectiveLines::begin(StagedCollective& collective) {
   background_.start(*collective.step_.line, {}, std::move(work), collective.step_.agrees);
 }
 
-void CollectiveLines::throw_late_failure() {
-  if (std::exception_ptr late = background_.take_late_failure()) std::rethrow_exception(late);
+void CollectiveLines::throw_late_failure(const Submission& submission) {
+  if (std::exception_ptr late = background_.take_late_failure(submission.groups)) std::rethrow_exception(late);
 }
 
 }  // namespace bonfire::cuda

@@ -87,7 +87,7 @@ class CollectiveLines {
   std::shared_ptr<CollectiveSubmission> expect(const Submission& submission, size_t steps);
   void forget(const std::shared_ptr<CollectiveSubmission>& submission);  // the stream has nothing more of it
   void begin(StagedCollective& collective);
-  void throw_late_failure();  // of what was posted
+  void throw_late_failure(const Submission& submission);  // of what its job has posted
 
  private:
   std::mutex mutex_;

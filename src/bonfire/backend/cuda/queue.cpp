@@ -97,7 +97,7 @@ std::shared_ptr<Completion> CudaQueue::submit(Submission submission) {
         CollectiveCount{collectives_.expect(submission, count), make_timing_event(), computing_, communicating_});
   std::exception_ptr failure;
   try {
-    collectives_.throw_late_failure();
+    collectives_.throw_late_failure(submission);
     wait_for_others(submission);
     if (collectives) check(cudaEventRecord(collectives->begin.get(), stream_.get()), "cudaEventRecord");
     enqueue(submission);

@@ -256,7 +256,7 @@ class CpuQueue final : public Queue {
   // What fails is told first: a collective in the background may be waiting for peers who wait for this rank.
   Seconds run(Submission& submission) {
     try {
-      if (std::exception_ptr late = background_.take_late_failure()) std::rethrow_exception(late);
+      if (std::exception_ptr late = background_.take_late_failure(submission.groups)) std::rethrow_exception(late);
       return run_program(submission);
     } catch (const std::exception& error) {
       tell(submission.after_failure, error.what());
@@ -358,8 +358,8 @@ class CpuQueue final : public Queue {
     std::optional<StepOutbox> outbox;
     if (step.line) {
       run.groups = submission.groups.get();
-      run.outbox =
-          &outbox.emplace(background_, step.label + " failed on " + to_string(device_), submission.after_failure);
+      run.outbox = &outbox.emplace(background_, submission.groups, step.label + " failed on " + to_string(device_),
+                                   submission.after_failure);
     }
     const bool alone = threads_.size() == 1;
     if (times != nullptr) times->begins.back()[index] = seconds_now(false);
