@@ -19,12 +19,16 @@ double checked(double decay) {
 
 }  // namespace
 
-WeightAverage::WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay)
-    : mean_(source), sources_(source.state_dict()), decay_(checked(decay)) {
+WeightAverage::WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay, const Only& only)
+    : mean_(source), decay_(checked(decay)) {
+  const nn::StateDict all = source.state_dict();
   std::set<const VariableState*> seen;
-  for (size_t i = 0; i < sources_.size(); ++i)
-    if (seen.insert(&sources_[i].variable.state()).second)
-      pairs_.push_back({mean_.state()[i].variable, sources_[i].variable});
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (only && !only(all[i].variable)) continue;
+    averaged_.push_back(mean_.state()[i]);
+    sources_.push_back(all[i]);
+    if (seen.insert(&all[i].variable.state()).second) pairs_.push_back({mean_.state()[i].variable, all[i].variable});
+  }
   begin_anew();
   updating_ =
       StepContext::current().after_update.add([this, parameters = optimizer.parameters()](const Optimizer& one) {
@@ -32,7 +36,7 @@ WeightAverage::WeightAverage(const nn::Module& source, const Optimizer& optimize
       });
 }
 
-void WeightAverage::begin_anew() const { nn::load_state_dict(mean_.state(), sources_); }
+void WeightAverage::begin_anew() const { nn::load_state_dict(averaged_, sources_); }
 
 void WeightAverage::set_step(int64_t step) {
   auto t = static_cast<double>(step);

@@ -16,6 +16,7 @@
 // gradients add up (accumulate_steps) steps are updates. Made after fleet::distributed_optimizer(), it takes what local
 // SGD has averaged.
 
+#include <functional>
 #include <vector>
 
 #include "bonfire/graph/hooks.h"
@@ -26,8 +27,12 @@ namespace bonfire::optim {
 
 class WeightAverage {
  public:
-  // Begins as a copy, on the source's device. ConfigError for a decay that is not between 0 and 1.
-  WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay);
+  // Which of the source's variables are averaged.
+  using Only = std::function<bool(const Variable& source)>;
+
+  // Begins as a copy, on the source's device. ConfigError for a decay that is not between 0 and 1. only: those that
+  // this rank holds, where it holds a part of the model; the means of others take no memory. Empty: all.
+  WeightAverage(const nn::Module& source, const Optimizer& optimizer, double decay, const Only& only = {});
   WeightAverage(const WeightAverage&) = delete;
   WeightAverage& operator=(const WeightAverage&) = delete;
 
@@ -44,8 +49,8 @@ class WeightAverage {
   };
 
   nn::OtherValues mean_;
-  nn::StateDict sources_;    // in the same order
-  std::vector<Pair> pairs_;  // a tied variable once
+  nn::StateDict averaged_, sources_;  // the means of those that are averaged; their sources, in the same order
+  std::vector<Pair> pairs_;           // of them, a tied variable once
   double decay_;
   Scalar share_;  // 1 − d
   Hook updating_;
