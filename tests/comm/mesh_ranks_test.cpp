@@ -57,6 +57,19 @@ TEST(MeshRanks, GradientsAreAveragedAlongDataAlone) {
   }));
 }
 
+// Along an axis its ranks make the same collectives; along another one of them may make more.
+TEST(MeshRanks, WhatOthersDoAlongAnotherAxisIsNotCompared) {
+  expect_all_fine(run_ranks(Backend::shm, 4, [](Rank& rank) {
+    fleet::join(rank.group, {.pipeline = 2, .tensor = 2});
+    const bool is_first = fleet::mesh().place(Axis::pipeline) == 0;
+    Tensor own = Tensor::from<float>({1}, {1});
+    if (is_first) own = comm::all_reduce(own, Axis::tensor);
+    const float sum = comm::all_reduce(own, Axis::pipeline).item<float>();
+    require(sum == 3, fmt::format("{} instead of 2 + 1", sum));
+    fleet::leave();
+  }));
+}
+
 TEST(MeshRanks, RanksThatCannotBeArrangedSoAreToldSo) {
   expect_all_fine(run_ranks(Backend::shm, 3, [](Rank& rank) {
     try {

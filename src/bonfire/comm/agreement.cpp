@@ -175,7 +175,7 @@ void agree_on_messages(Group& group, std::span<const ScheduledMessage> messages)
 std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives, bool first) {
   std::map<Axis, std::vector<PlannedItem>> items;
   std::map<Axis, base::Hash128> layouts;
-  int calls = 0;
+  std::map<Axis, int> calls;  // ranks along one axis may have others along another
   for (const auto& [node, operand_layouts] : collectives) {
     const std::string deed = deed_of(*node->op, node->attributes);
     if (deed.empty()) continue;
@@ -183,10 +183,10 @@ std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives
     const bool named = node->attributes.has("names");
     for (size_t i = 0; i < node->inputs.size(); ++i) {
       const TensorSpec& spec = node->inputs[i].spec();
-      items[axis].push_back({calls, deed, named ? node->attributes.list("names")[i] : -1, " " + spec_text(spec)});
+      items[axis].push_back({calls[axis], deed, named ? node->attributes.list("names")[i] : -1, " " + spec_text(spec)});
       mix(layouts[axis], spec.shape, operand_layouts[i]);
     }
-    ++calls;
+    ++calls[axis];
   }
   std::vector<Agreement> list;
   for (auto& [axis, planned] : items)
