@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "bonfire/base/checksum.h"
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
 #include "bonfire/comm/agreement.h"
@@ -29,7 +30,7 @@ void broadcast(comm::Group& group, const Variable& variable) {
 }
 
 // Ranks along the tensor axis begin with the values of the first, each with its part of them.
-void share_out_layers(Job& self, const nn::Module& model, const ModelOptions& options) {
+void share_out_values(Job& self, const nn::Module& model, const ModelOptions& options) {
   comm::Group& ranks = *self.along(Axis::tensor);
   const nn::StateDict variables = model.state_dict();
   const bool is_cut = std::ranges::any_of(variables, [](const auto& one) { return !one.variable.slice().is_all(); });
@@ -46,6 +47,43 @@ void share_out_layers(Job& self, const nn::Module& model, const ModelOptions& op
 
 }  // namespace
 
+namespace {
+
+// What each begins with: its values where it has some, else the first of those that its rule gives.
+comm::Settings compared_values_of(const TensorSplits& splits) {
+  constexpr int64_t kOfRule = 64;
+  comm::Settings settings;
+  for (const auto& [name, variable, axis, blocks] : splits.shared) {
+    std::vector<std::byte> values;
+    if (variable.state().has_values) {
+      values = variable.save_stored();
+    } else if (const FirstValues& rule = variable.first_values()) {
+      const int64_t count = std::min(kOfRule, variable.shape().count());
+      values.resize(static_cast<size_t>(count) * size_of(variable.dtype()));
+      rule(0, count, variable.dtype(), values.data());
+    }
+    settings.emplace_back("checksum of the first values of " + name, fmt::format("{:08x}", base::crc32c(values)));
+  }
+  return settings;
+}
+
+}  // namespace
+
+void share_out_layers(const nn::Module& model, const ModelOptions& options) {
+  Job& self = joined("share_out_layers");
+  if (!self.along(Axis::tensor)) {
+    if (!options.split.empty())
+      tensor_splits(model, options.split, 1);  // paths that match nothing are wrong everywhere
+    return;
+  }
+  comm::Group& ranks = *self.along(Axis::tensor);
+  comm::require_same(ranks, "share_out_layers", compared_of(model));
+  const TensorSplits splits = tensor_splits(model, options.split, ranks.size());
+  comm::require_same(ranks, "share_out_layers", compared_values_of(splits));
+  share_out(model, splits, ranks.rank(), ranks.size());
+  self.traced_anew = self.traced_anew + 1;
+}
+
 void prepare_devices(const DistributedStrategy& strategy) {
   check_strategy(strategy);
   for (const StrategyKind* kind : strategy_kinds())
@@ -57,7 +95,7 @@ namespace detail {
 void distribute_model(const nn::Module& model, const ModelOptions& options) {
   Job& self = joined("distributed_model");
   if (self.along(Axis::tensor)) {
-    share_out_layers(self, model, options);
+    share_out_values(self, model, options);
   } else if (!options.split.empty()) {
     tensor_splits(model, options.split, 1);  // paths that match nothing are wrong everywhere
   }

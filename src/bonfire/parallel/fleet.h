@@ -99,6 +99,12 @@ struct ModelOptions {
   std::vector<nn::Split> split = {};
 };
 
+// Of what distributed_model does only this: each rank along the tensor axis keeps its part of what is split. For a
+// model that a pipeline::Pipeline is going to train, which does the rest. A collective call, before an optimizer is
+// made of the model's parameters; it makes no values. ConfigError where ranks along the axis would begin with other
+// ones.
+void share_out_layers(const nn::Module& model, const ModelOptions& options = {});
+
 namespace detail {
 void distribute_model(const nn::Module& model, const ModelOptions& options);
 void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedStrategy& strategy);
