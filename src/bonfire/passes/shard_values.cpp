@@ -63,14 +63,17 @@ GraphValue ShardValues::as(GraphValue value, const Sharding& wanted, GraphNode* 
   for (const auto& [sharding, other] : held.other)
     if (sharding == wanted) return other;
   BONFIRE_CHECK(!wanted.is_partial(), "a value cannot be made partial sums");
+  // Partial sums are completed where they are made, so that no pipeline stage is sent terms of them.
+  const bool completes = held.sharding.is_partial() && value.node->phase == like.phase;
+  const GraphNode& home = completes ? *value.node : like;
   GraphValue result;
   const bool scatters = held.sharding.is_partial() && !held.added && wanted.is_split() && wanted.blocks == 1;
   if (wanted.is_whole()) {
-    result = make_whole(held, before, like, reader);
+    result = make_whole(held, before, home, reader);
   } else if (scatters) {
     Attributes attributes = along_tensor(wanted.axis, parts_);
     attributes.set({"reduce", static_cast<int>(comm::Reduce::sum)});
-    result = {graph_.add_like(like, find_op("reduce_scatter"), {held.local}, attributes, before), 0};
+    result = {graph_.add_like(home, find_op("reduce_scatter"), {held.local}, attributes, before), 0};
   } else {
     result = own_part(as(value, {}, before, like, reader), wanted, before, like);
   }

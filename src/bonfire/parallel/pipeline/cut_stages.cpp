@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/comm/group.h"
 #include "bonfire/comm/messages.h"
 #include "bonfire/graph/mesh.h"
 
@@ -36,6 +37,7 @@ class Cutter {
   CutStep run() {
     for (GraphNode& node : graph_.nodes()) order_.emplace(&node, static_cast<int>(order_.size()));
     for (GraphNode& node : graph_.nodes()) places_[&node] = place_of(node);
+    bring_to_readers();
     share_out_sums();
     for (size_t i = 0; i < graph_.outputs.size(); ++i) result_stages_.push_back(stage_of_result(graph_.outputs[i]));
     find_crossings();
@@ -96,6 +98,20 @@ class Cutter {
     return {stage, part};
   }
 
+  // What is gathered or cut over the tensor axis for several readers was put in for one of them, and has its module. It
+  // stands where none has to wait for a later stage: a forward pass goes on to later ones, a backward pass to earlier.
+  void bring_to_readers() {
+    for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend(); ++node) {
+      if (is_everywhere(&*node) || !is_moved(*node)) continue;
+      Place& own = places_.at(&*node);
+      for (const GraphNode* reader : graph_.users({&*node, 0})) {
+        const Place& other = places_.at(reader);
+        if (other.part != own.part) continue;
+        own.stage = own.part == Part::forward ? std::min(own.stage, other.stage) : std::max(own.stage, other.stage);
+      }
+    }
+  }
+
   int stage_of_result(const GraphValue& value) const {
     return is_everywhere(value.node) ? options_.stages - 1 : places_.at(value.node).stage;
   }
@@ -103,70 +119,65 @@ class Cutter {
   // --- the gradients of parameters that several stages use
   // ---------------------------------------------------------------
 
-  bool is_sum(const GraphValue& value) const {
-    return !value.node->is_input() && !is_everywhere(value.node) && value.node->op == &add_ &&
-           value.node->phase == Phase::backward;
-  }
-
-  void terms_of(const GraphValue& sum, std::vector<GraphValue>& terms) const {
-    for (const GraphValue& term : sum.node->inputs) {
-      if (is_inner_sum(term))
-        terms_of(term, terms);
-      else
-        terms.push_back(term);
-    }
-  }
-
   // Each stage sums what it has itself. Assignments of one variable by several stages are apart from then on.
   void share_out_sums() {
     for (const GraphAssignment& one : graph_.assignments) {
-      GraphValue sum = one.value;
-      const bool is_cast = !sum.node->is_input() && sum.node->op == &cast_ && is_sum(sum.node->inputs[0]);
-      if (is_cast) sum = sum.node->inputs[0];
-      std::vector<GraphValue> terms;
-      if (is_sum(sum)) terms_of(sum, terms);
-      std::map<int, GraphValue> of_stage;
-      for (const GraphValue& term : terms) {
-        const int stage = is_everywhere(term.node) ? places_.at(sum.node).stage : places_.at(term.node).stage;
-        GraphValue& total = of_stage[stage];
-        if (total) {
-          GraphNode* added = graph_.add_like(*sum.node, add_, {total, term});
-          note_new(added, {stage, Part::backward});
-          total = {added, 0};
-        } else {
-          total = term;
-        }
-      }
-      if (of_stage.size() < 2) {
-        assigned_.push_back({one.variable, one.value, place_of_assigned(one)});
-        continue;
-      }
-      for (auto& [stage, total] : of_stage) {
-        if (is_cast) {
-          GraphNode* cast = graph_.add_like(*one.value.node, cast_, {total}, one.value.node->attributes);
-          note_new(cast, {stage, Part::backward});
-          total = {cast, 0};
-        }
-        assigned_.push_back({one.variable, total, {stage, Part::backward}});
-      }
-      if (is_cast) replaced_.insert(one.value.node);
-      replace_sum(sum);
+      const std::map<int, GraphValue> of_stage = parts_of(one.value);
+      if (of_stage.size() < 2) assigned_.push_back({one.variable, one.value, place_of_assigned(one)});
+      if (of_stage.size() > 1)
+        for (const auto& [stage, total] : of_stage) assigned_.push_back({one.variable, total, {stage, Part::backward}});
     }
   }
 
-  bool is_inner_sum(const GraphValue& term) const {
-    return is_sum(term) && graph_.users(term).size() == 1 && graph_.graph_uses(term) == 0;
+  // What each stage has of a gradient: of a sum its terms, and likewise of what sums become afterwards (a cast, a sum
+  // over the tensor axis, a slice). Where several have something, that takes nodes of their own, and the others go.
+  std::map<int, GraphValue> parts_of(const GraphValue& value) {
+    const GraphNode& node = *value.node;
+    if (node.is_input() || is_everywhere(&node) || node.phase != Phase::backward) return {};
+    const bool is_sum = node.op == &add_ && node.inputs[0].spec().shape == node.inputs[1].spec().shape;
+    if (!is_sum && !is_linear(node)) return {};
+    std::map<int, std::vector<GraphValue>> terms;
+    for (const GraphValue& term : node.inputs) {
+      const std::map<int, GraphValue> of_term = is_read_once(term) ? parts_of(term) : std::map<int, GraphValue>{};
+      for (const auto& [stage, part] : of_term) terms[stage].push_back(part);
+      if (of_term.empty()) terms[places_.at(is_everywhere(term.node) ? &node : term.node).stage].push_back(term);
+    }
+    if (terms.size() < 2) return {};
+    replaced_.insert(&node);
+    std::map<int, GraphValue> of_stage;
+    for (auto& [stage, list] : terms) of_stage[stage] = is_sum ? sum_of(node, stage, list) : again(node, stage, list);
+    return of_stage;
   }
 
-  void replace_sum(const GraphValue& sum) {
-    replaced_.insert(sum.node);
-    for (const GraphValue& term : sum.node->inputs)
-      if (is_inner_sum(term)) replace_sum(term);
+  // Of one operand, and its value for a sum is the sum of the values.
+  bool is_linear(const GraphNode& node) const {
+    if (node.inputs.size() != 1) return false;
+    if (node.op == &all_reduce_ || node.op == &reduce_scatter_)
+      return node.attributes.integer("reduce") == static_cast<int64_t>(comm::Reduce::sum);
+    return node.op == &cast_ || is_moved(node);
   }
 
-  void note_new(const GraphNode* node, const Place& place) {
-    order_.emplace(node, static_cast<int>(order_.size()));
-    places_[node] = place;
+  // Between ranks or in itself.
+  bool is_moved(const GraphNode& node) const {
+    return node.op->has(Trait::view) || node.op == &slice_ || node.op == &permute_ || node.op == &all_gather_;
+  }
+
+  bool is_read_once(const GraphValue& value) const {
+    return graph_.users(value).size() == 1 && graph_.graph_uses(value) == 0;
+  }
+
+  GraphValue sum_of(const GraphNode& like, int stage, std::span<const GraphValue> terms) {
+    GraphValue total = terms[0];
+    for (const GraphValue& term : terms.subspan(1)) total = again(like, stage, {{total, term}});
+    return total;
+  }
+
+  // The node for other operands, in that stage.
+  GraphValue again(const GraphNode& node, int stage, std::span<const GraphValue> inputs) {
+    GraphNode* made = graph_.add_like(node, *node.op, {inputs.begin(), inputs.end()}, node.attributes);
+    order_.emplace(made, static_cast<int>(order_.size()));
+    places_[made] = {stage, Part::backward};
+    return {made, 0};
   }
 
   Place place_of_assigned(const GraphAssignment& one) const {
@@ -365,6 +376,8 @@ class Cutter {
       if (one.place.stage != to.stage || one.place.part != to.part) continue;
       GraphValue value = copied(to, one.value);
       const GraphValue variable = copied(to, {one.variable, 0});
+      if (value.spec().dtype != variable.spec().dtype)  // under mixed precision, of a sum of both types a narrow part
+        value = {graph.add_like(*one.value.node, cast_, {value}, {{"dtype", variable.spec().dtype}}), 0};
       if (adds && to.part != Part::forward) {
         GraphNode* sum = graph.add(add_, {variable, value});
         sum->phase = Phase::backward;
@@ -403,8 +416,9 @@ class Cutter {
   Graph& graph_;
   const ForwardStages& forward_;
   const CutStagesOptions& options_;
-  const Op& add_ = find_op("add");
-  const Op& cast_ = find_op("cast");
+  const Op &add_ = find_op("add"), &cast_ = find_op("cast"), &slice_ = find_op("slice"), &permute_ = find_op("permute");
+  const Op &all_reduce_ = find_op("all_reduce"), &reduce_scatter_ = find_op("reduce_scatter"),
+           &all_gather_ = find_op("all_gather");
   std::unordered_map<const GraphNode*, int> order_;
   std::unordered_map<const GraphNode*, Place> places_;
   std::unordered_set<const GraphNode*> of_variables_, replaced_;
