@@ -75,7 +75,6 @@ TEST(LaunchPipeline, RefusesWhatCannotBe) {
       {"cut names 'conv3', and the step runs through no such module; there are conv1, conv2, fc1, fc2, fc3"});
   expect_mentions(error_of({"pipeline.cut=[conv1]"}), {"cut names 'conv1', with which the first stage would begin"});
   expect_mentions(error_of({"pipeline.cut=[conv2, fc1]"}), {"pipeline.cut names 2 modules, and mesh.pipeline is 2"});
-  expect_mentions(error_of({"strategy.accumulate_steps=2"}), {"a pipeline adds up the gradients"});
   expect_mentions(error_of({"pipeline.micro_batches=64"}), {"pipeline.micro_batches is 64, and batch_size 32"});
 }
 

@@ -98,8 +98,12 @@ TEST(ConfigRules, WhatDoesNotGoWithATensorAxisIsRefusedWithAReason) {
 
 TEST(ConfigRules, APipelineRefusesWhatDoesNotGoWithIt) {
   EXPECT_EQ(message({"mesh.pipeline=2"}), "no ConfigError");
-  EXPECT_EQ(message({"mesh.pipeline=2", "ema_decay=0.9"}),
-            "[config] ema_decay is not available beside mesh.pipeline yet; leave one of them out");
+  for (const char* beside :
+       {"ema_decay=0.9", "strategy.use_local_sgd=true", "strategy.accumulate_steps=2", "strategy.use_amp=true"})
+    EXPECT_EQ(message({"mesh.pipeline=2", beside}), "no ConfigError");
+  EXPECT_NE(message({"mesh.pipeline=2", "balance=auto"})
+                .find("gives slow ranks fewer samples, and ranks along mesh.pipeline have the same ones"),
+            std::string::npos);
   EXPECT_EQ(
       message({"mesh.pipeline=3", "pipeline.cut=[fc]"}),
       "[config] pipeline.cut names 1 modules, and mesh.pipeline is 3: name the first module of each stage but the "

@@ -34,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kDefaultPort = 29500;
 constexpr int kAbort = SIGUSR1;  // ends a program that does not know it; SIGTERM and SIGINT ask to save first
 constexpr std::chrono::milliseconds kWordsDelay{2000};  // in which ranks learn whom they have lost, and say so
+constexpr std::chrono::milliseconds kLastWords{500};    // the same where its own launcher knows it at once
 
 std::string find_program(const std::string& name) {
   auto runs = [](const fs::path& file) {
@@ -112,6 +113,7 @@ class Launcher {
   int run() {
     while (!exit_code_) {
       wait_for_something();
+      if (abort_at_ && Clock::now() >= *abort_at_) abort_ranks();
       if (kill_at_ && Clock::now() >= *kill_at_) kill_ranks();
       if (blame_at_ && Clock::now() >= *blame_at_) blame_unless_too_early();
     }
@@ -138,9 +140,10 @@ class Launcher {
   }
 
   int milliseconds_left() const {
-    if (!kill_at_ && !blame_at_) return -1;
-    Clock::time_point next =
-        std::min(kill_at_.value_or(Clock::time_point::max()), blame_at_.value_or(Clock::time_point::max()));
+    if (!kill_at_ && !blame_at_ && !abort_at_) return -1;
+    constexpr auto kNever = Clock::time_point::max();
+    const Clock::time_point next =
+        std::min({kill_at_.value_or(kNever), blame_at_.value_or(kNever), abort_at_.value_or(kNever)});
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
     return static_cast<int>(std::max<int64_t>(0, left.count() + 1));
   }
@@ -240,7 +243,7 @@ class Launcher {
       case Event::Kind::frozen: return note_frozen(event);
       case Event::Kind::failed:
         if (stop_signal_ == 0) base::log_error("bonfire launch: {}", event.reason);
-        return end_ranks(kAbort, options_.end_grace);
+        return end_ranks_after_words();
       case Event::Kind::stopped:
         if (stop_signal_ != 0) return;
         base::log_info("bonfire launch: {}", event.reason);
@@ -332,6 +335,20 @@ class Launcher {
     if (none_runs()) all_gone();
   }
 
+  // Those that have lost the one that failed end by themselves, and say where they have waited for it.
+  void end_ranks_after_words() {
+    state_ = State::ending;
+    blame_at_.reset();
+    abort_at_ = Clock::now() + kLastWords;
+    kill_at_ = *abort_at_ + options_.end_grace;
+    if (none_runs()) all_gone();
+  }
+
+  void abort_ranks() {
+    abort_at_.reset();
+    for (const auto& rank : ranks_) rank->signal(kAbort);
+  }
+
   void kill_ranks() {
     end_descendants();
     for (const auto& rank : ranks_)
@@ -341,6 +358,7 @@ class Launcher {
 
   void all_gone() {
     kill_at_.reset();
+    abort_at_.reset();
     end_descendants();  // what the ranks had started
     state_ = State::waiting;
     nodes_->ranks_gone();
@@ -364,7 +382,7 @@ class Launcher {
   std::vector<const RankProcess*> failures_;  // of ranks_
   int64_t generation_ = 0;
   std::optional<Event> frozen_;  // the last of that kind
-  std::optional<Clock::time_point> kill_at_, blame_at_;
+  std::optional<Clock::time_point> kill_at_, blame_at_, abort_at_;
   int stop_signal_ = 0;
   int failure_code_ = 1;
   std::optional<int> exit_code_;

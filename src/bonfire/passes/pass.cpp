@@ -20,6 +20,7 @@
 #include "bonfire/passes/rebuild_cheap_values.h"
 #include "bonfire/passes/shard.h"
 #include "bonfire/passes/sync_batch_norm.h"
+#include "bonfire/passes/widen_where_read.h"
 
 namespace bonfire::passes {
 
@@ -84,6 +85,7 @@ void run_before_cut(Graph& graph, const Options& options) {
     list.push_back(amp());
     list.push_back(common_subexpressions());
     list.push_back(dead_code());
+    list.push_back(widen_where_read());
     return list;
   }();
   run_each(passes, graph, options);

@@ -1,9 +1,12 @@
 #include "bonfire/parallel/pipeline/pipeline.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "bonfire/base/error.h"
 #include "bonfire/comm/collectives.h"
+#include "bonfire/comm/same_settings.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
@@ -11,6 +14,7 @@
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/job.h"
+#include "bonfire/parallel/pipeline/saying_where.h"
 #include "bonfire/runtime/compile.h"
 
 namespace bonfire::pipeline {
@@ -101,17 +105,53 @@ struct Pipeline::State {
   ResultSharing share;
   std::vector<Variable> own = {};  // parameters whose gradients this stage has
   bool prepared = false;
+  bool adds_up = false;  // to the gradients of the batches before, which have not updated yet (accumulate_steps)
   CompiledStep reduce{[this](std::span<const Tensor>) { return trace_reduce(); }};
   CompiledStep update{[this](std::span<const Tensor> received) { return trace_update(received); }};
 
   void prepare(std::span<const TensorSpec> batch) {
     if (prepared) return;
     runner.prepare(batch);
+    require_same_on_ranks();
+    require_gradients_of_all_readers();
     for (const Parameter& parameter : model.parameters())
       if (contains(runner.stages_of(parameter), stage) && parameter.requires_grad()) own.push_back(parameter);
     optimizer.lay_out_apart(own);
     if (fleet::mesh().size(Axis::data) > 1) take_values_of_first_replica();
+    note_own_parameters();
     prepared = true;
+  }
+
+  void require_same_on_ranks() const {
+    if (fleet::world_size() == 1) return;
+    comm::require_same(fleet::group(), "pipeline",
+                       {{"pipeline.schedule", name_of(options.schedule)},
+                        {"pipeline.micro_batches", std::to_string(options.micro_batches)},
+                        {"pipeline.cut", fmt::format("{}", fmt::join(runner.cut()->firsts(), ", "))}});
+  }
+
+  // A stage that reads a parameter, and has no part in its gradient, would never hear of an update.
+  void require_gradients_of_all_readers() const {
+    for (const auto& [name, parameter] : model.named_parameters()) {
+      if (!parameter.requires_grad()) continue;
+      const std::vector<int> having = runner.stages_of(parameter.grad_variable());
+      for (int reader : runner.stages_of(parameter))
+        if (!having.empty() && !contains(having, reader))
+          throw_error<ConfigError>(
+              "[pipeline] stage {} reads {} without a gradient (detached?), and stage {} trains it; cut so that both "
+              "are one stage",
+              reader, name, having.front());
+    }
+  }
+
+  // What local SGD averages over the replicas.
+  void note_own_parameters() const {
+    if (fleet::mesh().size(Axis::data) == 1) return;
+    fleet::Job& job = *fleet::job();
+    for (const Variable& parameter : own)
+      if (!job.parameters.contains(&parameter.state()))
+        job.parameters.emplace(&parameter.state(),
+                               fleet::DistributedParameter{parameter, job.steps->names()->add(parameter.name())});
   }
 
   void take_values_of_first_replica() const {
@@ -159,7 +199,7 @@ struct Pipeline::State {
         }
         one.gradient.assign(sum);
       }
-      if (fleet::mesh().size(Axis::data) > 1)
+      if (fleet::mesh().size(Axis::data) > 1 && all_say(StepContext::current().reduces_gradients))
         for (const Variable& parameter : own)
           parameter.grad_variable().assign(
               comm::all_reduce(parameter.grad_variable().value(), Axis::data, comm::Reduce::mean));
@@ -199,18 +239,37 @@ struct Pipeline::State {
     const std::vector<int64_t> rows = runner.rows_of(specs[0].shape[0]);
     if (!weights.empty() && weights.size() != rows.size())
       throw_error<ConfigError>("[pipeline] {} weights were given for {} micro-batches", weights.size(), rows.size());
+    if (StepContext::current().without_reduction > 0)
+      throw_error<ConfigError>(
+          "[pipeline] train() reduces gradients and updates by itself, and a fleet::WithoutReduction asks it not to; "
+          "leave that out: accumulate_steps of the strategy adds up the gradients of several batches");
     const std::vector<double> shares = shares_of(rows);
-    const StageRunner::Results results = runner.run(batch, weights.empty() ? std::span(shares) : weights);
-    const uint64_t step = StepContext::current().random.step;
+    const StageRunner::Results results = runner.run(batch, weights.empty() ? std::span(shares) : weights, adds_up);
     std::vector<Tensor> shared;
-    saying_where(fmt::format("[pipeline] stage {} of {}, at the end of its schedule (REDUCE, U)", stage, stages), [&] {
+    saying_where([&] { return place_in_words("at the end of its schedule (REDUCE, U)"); },
+                 [&] {
+                   end_schedule();
+                   shared = share(results);
+                 });
+    return shared;
+  }
+
+  std::string place_in_words(const char* where) const {
+    return fmt::format("[pipeline] stage {} of {}, {}", stage, stages, where);
+  }
+
+  void end_schedule() {
+    StepContext& context = StepContext::current();
+    const uint64_t step = context.random.step;
+    if (all_say(context.update_is_due)) {
       if (!runner.shared_gradients().empty()) reduce.run({});
       const std::vector<Tensor> received = receive_shared();
       update.run(received);
-      StepContext::current().random.step = step;  // an update draws nothing
-      shared = share(results);
-    });
-    return shared;
+    } else {
+      optimizer.step();  // counts it
+    }
+    adds_up = !all_say(context.gradients_are_done);
+    context.random.step = step;  // an update draws nothing
   }
 };
 
@@ -236,7 +295,9 @@ Pipeline::Pipeline(nn::Module model, optim::Optimizer optimizer, Forward forward
 Pipeline::~Pipeline() = default;
 
 void Pipeline::prepare(std::span<const TensorSpec> batch) {
-  or_tell([&] { state_->prepare(batch); });
+  or_tell([&] {
+    saying_where([&] { return state_->place_in_words("before its first schedule"); }, [&] { state_->prepare(batch); });
+  });
 }
 
 std::vector<Tensor> Pipeline::train(std::span<const Tensor> batch, std::span<const double> weights) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <new>
 #include <set>
 
 #include "bonfire/base/error.h"
@@ -16,6 +17,7 @@
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/pipeline/cut_stages.h"
 #include "bonfire/parallel/pipeline/receiver.h"
+#include "bonfire/parallel/pipeline/saying_where.h"
 #include "bonfire/parallel/pipeline/simulator.h"
 #include "bonfire/runtime/planner.h"
 #include "bonfire/runtime/submit.h"
@@ -35,6 +37,7 @@ struct PlannedProgram {
 // The step for micro-batches of certain shapes.
 struct Signature {
   std::vector<TensorSpec> inputs, results;
+  base::Hash128 options;           // of its passes
   std::vector<Value> leaves;       // of the traced step
   std::vector<int> input_of_leaf;  // which input a leaf stands for, or -1
   StageStep step;                  // of this stage
@@ -80,25 +83,13 @@ Part part_of(Work work) {
   return work == Work::forward ? Part::forward : work == Work::backward ? Part::backward : Part::weights;
 }
 
-template <class Kind>
-[[noreturn]] void say_where(const std::string& place, const Kind& error) {
-  const std::string text = error.what();
-  throw Kind(text.find("[pipeline]") == std::string::npos ? place + ": " + text : text);
+base::Hash128 hash_of_options() {
+  base::Hash128 hash;
+  StepContext::current().options.mix_into(hash);
+  return hash;
 }
 
 }  // namespace
-
-void saying_where(const std::string& place, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const TimeoutError& error) {
-    say_where(place, error);
-  } catch (const CommError& error) {
-    say_where(place, error);
-  } catch (const DeviceError& error) {
-    say_where(place, error);
-  }
-}
 
 struct StageRunner::State {
   Forward forward;
@@ -121,8 +112,9 @@ struct StageRunner::State {
   // --- tracing and cutting -----------------------------------------------------------------------------------------
 
   Signature& signature_of(const std::vector<TensorSpec>& inputs) {
+    const base::Hash128 passes = hash_of_options();
     for (auto& known : signatures)
-      if (known->inputs == inputs) return *known;
+      if (known->inputs == inputs && known->options == passes) return *known;
     signatures.push_back(trace(inputs));
     return *signatures.back();
   }
@@ -130,6 +122,7 @@ struct StageRunner::State {
   std::unique_ptr<Signature> trace(const std::vector<TensorSpec>& inputs) {
     auto made = std::make_unique<Signature>();
     made->inputs = inputs;
+    made->options = hash_of_options();
     std::vector<Tensor> placeholders;
     for (const TensorSpec& spec : inputs) placeholders.push_back(placeholder_of(spec));
     Trace trace;
@@ -139,6 +132,8 @@ struct StageRunner::State {
     std::vector<Tensor> results;
     try {
       StepRecording recording(states);
+      // Whether a program adds to gradients is known when it runs.
+      for (const Variable& parameter : written) parameter.state().gradient_is_clear = true;
       results = forward(placeholders);
       if (results.empty() || !results[0].defined())
         throw_error<ConfigError>("[pipeline] the forward function has returned no loss");
@@ -261,8 +256,9 @@ struct StageRunner::State {
 
   void agree(const Schedule& schedule, const std::vector<Signature*>& of) {
     if (stages == 1) return;
-    const std::string key = fmt::format("{} micro-batches of {}, the last of {}", of.size(),
-                                        to_string(of.front()->inputs[0]), to_string(of.back()->inputs[0]));
+    const std::string key =
+        fmt::format("{} micro-batches of {}, the last of {}, passes {}", of.size(), to_string(of.front()->inputs[0]),
+                    to_string(of.back()->inputs[0]), of.front()->options.low);
     if (!agreed.insert(key).second) return;
     comm::Group& group = fleet::group(Axis::pipeline);
     comm::require_same(group, "pipeline",
@@ -342,9 +338,9 @@ struct StageRunner::State {
     if (way.gradients >= 0) last_reader(2, way.gradients) = done;
   }
 
-  void compute(const Item& item, Signature& signature, UnderWay& way, std::span<const Tensor> inputs) {
+  void compute(const Item& item, Signature& signature, UnderWay& way, std::span<const Tensor> inputs, bool adds) {
     if (item.work == Work::forward) way.left = item.slot;
-    PlannedProgram& program = program_of(signature, part_of(item.work), item.micro_batch > 0);
+    PlannedProgram& program = program_of(signature, part_of(item.work), adds);
     if (program.plan == nullptr) return;
     std::vector<Value> leaves;
     for (const LeafSource& source : program.sources) {
@@ -367,6 +363,37 @@ struct StageRunner::State {
       way.values[value].value().node->outputs[0].ready = result.completion;
     }
     leave_slots(way, result.completion);
+  }
+
+  // Where memory runs out, what the stage wants of it in all says how to cut otherwise.
+  void compute_or_say_memory(const Item& item, Signature& signature, UnderWay& way, std::span<const Tensor> inputs,
+                             bool adds) {
+    try {
+      compute(item, signature, way, inputs, adds);
+    } catch (const DeviceError& error) {
+      throw_error<DeviceError>("{} ({})", error.what(), memory_in_words(signature));
+    } catch (const std::bad_alloc&) {
+      throw_error<DeviceError>("out of memory on the host ({})", memory_in_words(signature));
+    }
+  }
+
+  std::string memory_in_words(const Signature& signature) const {
+    size_t held = 0, slots = 0, temporaries = 0;
+    for (const auto& [variable, of] : holders)
+      if (std::find(of.begin(), of.end(), stage) != of.end()) held += variable->stored.bytes();
+    for (size_t value = 0; value < signature.slots.size(); ++value)
+      slots += signature.step.values[value].spec.bytes() * signature.slots[value].size();
+    for (const auto* programs : {&signature.writing, &signature.adding})
+      for (const auto& one : *programs)
+        if (one && one->plan)
+          for (const Device device : runtime::devices_of(*one->plan))
+            temporaries = std::max(temporaries, runtime::peak_bytes(*one->plan, device));
+    auto gigabytes = [](size_t bytes) { return static_cast<double>(bytes) / 1e9; };
+    return fmt::format(
+        "stage {} of {} wants {:.3f} GB for weights and gradients, so far {:.3f} GB for values between its programs "
+        "and "
+        "{:.3f} GB for temporaries; give it less by pipeline.cut, or cut into more stages or micro-batches",
+        stage, stages, gigabytes(held), gigabytes(slots), gigabytes(temporaries));
   }
 
   static bool is_result(const Signature& signature, int value) {
@@ -393,7 +420,8 @@ struct StageRunner::State {
     return all;
   }
 
-  Results run(std::span<const Tensor> batch, std::span<const double> weights, const std::vector<int64_t>& counts) {
+  Results run(std::span<const Tensor> batch, std::span<const double> weights, const std::vector<int64_t>& counts,
+              bool adds_up) {
     std::vector<Signature*> of;
     for (int64_t count : counts) {
       std::vector<TensorSpec> specs;
@@ -421,7 +449,8 @@ struct StageRunner::State {
       if (!is_part(item.work)) continue;
       random.step = first_step + i;
       weight.set(weights.empty() ? 1 : weights[i]);
-      saying_where(place_in(position, item), [&] { compute(item, *of[i], ways[i], inputs[i]); });
+      saying_where([&] { return place_in(position, item); },
+                   [&] { compute_or_say_memory(item, *of[i], ways[i], inputs[i], adds_up || i > 0); });
       if (is_last(item)) take_results(*of[i], ways[i], results);
     }
     random.step = first_step + of.size();
@@ -491,13 +520,13 @@ std::vector<int64_t> StageRunner::rows_of(int64_t batch) const {
   return counts;
 }
 
-StageRunner::Results StageRunner::run(std::span<const Tensor> batch, std::span<const double> weights) {
+StageRunner::Results StageRunner::run(std::span<const Tensor> batch, std::span<const double> weights, bool adds_up) {
   std::vector<TensorSpec> specs;
   for (const Tensor& input : batch) specs.push_back(input.spec());
   prepare(specs);
   const std::vector<int64_t> counts = rows_of(specs[0].shape[0]);
   BONFIRE_CHECK(weights.empty() || weights.size() == counts.size());
-  return state_->run(batch, weights, counts);
+  return state_->run(batch, weights, counts, adds_up);
 }
 
 Tensor StageRunner::receive(const TensorSpec& spec, int from, int64_t tag, const std::string& what) {

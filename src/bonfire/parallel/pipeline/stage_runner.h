@@ -44,9 +44,6 @@ struct SharedGradient {
   std::vector<int> stages;
 };
 
-// What is lost between ranks, or on a device, says where in the schedule; unless it does so already.
-void saying_where(const std::string& place, const std::function<void()>& body);
-
 class StageRunner {
  public:
   StageRunner(Forward forward, RunnerOptions options);
@@ -72,8 +69,9 @@ class StageRunner {
     int64_t micro_batches = 0;
   };
   // Runs all but REDUCE and U. A collective call along the pipeline. weights [micro-batches]: what each loss is
-  // multiplied by. Where it trains, the gradients of this stage's parameters are written and not clear afterwards.
-  Results run(std::span<const Tensor> batch, std::span<const double> weights);
+  // multiplied by. Where it trains, the gradients of this stage's parameters are written and not clear afterwards;
+  // adds_up: added to those that are there.
+  Results run(std::span<const Tensor> batch, std::span<const double> weights, bool adds_up = false);
 
   // A message that this stage receives from another after those of the last run(), as a tensor that is awaited when it
   // is read.

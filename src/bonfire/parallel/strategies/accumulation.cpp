@@ -41,11 +41,6 @@ void apply_accumulation(const Applied& to, std::unique_ptr<StrategyPart>& kept) 
   };
   const std::vector<std::vector<Variable>>& all = to.job.optimizers;
   const int64_t batches = to.strategy.accumulate_steps;
-  if (batches > 1 && to.context.mesh.size(Axis::pipeline) > 1)
-    throw_error<ConfigError>(
-        "[fleet] accumulate_steps is {}, and a pipeline adds up the gradients of its micro-batches already; use "
-        "a larger batch and more micro-batches",
-        batches);
   if ((kept && is_another(static_cast<const Accumulation&>(*kept).parameters())) ||
       (batches > 1 && std::any_of(all.begin(), all.end(), is_another)))
     throw_error<ConfigError>(

@@ -92,14 +92,15 @@ void check_mesh(const Config& c) {
 
 // Other settings of a run in stages.
 void check_pipeline(const Config& c) {
-  const std::pair<const char*, bool> apart[] = {{"strategy.use_local_sgd", c.strategy.use_local_sgd},
-                                                {"ema_decay", c.ema_decay.has_value()},
-                                                {"mesh.tensor", c.mesh.tensor > 1},
-                                                {"placement", !c.placement.empty()},
-                                                {"balance: auto", c.balance == "auto"}};
+  const std::pair<const char*, bool> apart[] = {{"mesh.tensor", c.mesh.tensor > 1},
+                                                {"placement", !c.placement.empty()}};
   for (const auto& [key, given] : apart)
     if (given)
       throw_error<ConfigError>("[config] {} is not available beside mesh.pipeline yet; leave one of them out", key);
+  if (c.balance == "auto")
+    throw_error<ConfigError>(
+        "[config] balance: auto gives slow ranks fewer samples, and ranks along mesh.pipeline have the same ones; "
+        "leave one of them out, and cut so that slow ranks have less to compute (pipeline.cut)");
   if (c.pipeline.cut && static_cast<int64_t>(c.pipeline.cut->size()) + 1 != c.mesh.pipeline)
     throw_error<ConfigError>(
         "[config] pipeline.cut names {} modules, and mesh.pipeline is {}: name the first module of each stage but the "

@@ -131,7 +131,7 @@ void Trainer::State::make_model() {
   if (accumulation != nullptr) accumulation->leave_weights_to_program();  // see agree()
   if (fleet::world_size() > 1 && config.check_replicas && !in_stages())
     replicas.emplace(fleet::replicated(*model, *optimizer));
-  if (config.ema_decay) average.emplace(*model, *optimizer, *config.ema_decay);
+  if (config.ema_decay && !in_stages()) average.emplace(*model, *optimizer, *config.ema_decay);
 }
 
 // Of the devices of one process the batch is dealt out, while ranks have a batch each.
@@ -355,7 +355,7 @@ RunEnds Trainer::run_as_rank() {
     s.tell(&Reporter::begin, s.beginning());
     s.note_hints();
   }
-  RunEnds end = s.train_all();
+  RunEnds end = s.stages ? s.train_all_in_stages() : s.train_all();
   s.tell(&Reporter::end, end);
   for (const auto& reporter : s.reporters)
     if (std::string missing = reporter->missing(); !missing.empty()) s.note(missing);

@@ -81,7 +81,7 @@ void Trainer::State::load_tensors(const fs::path& checkpoint) {
   nn::load_state_dict(model->state_dict(), open_tensors(weights_file(checkpoint)), {.only = is_held});
   optim::load_optimizer_state(*optimizer, open_tensors(optimizer_file(checkpoint)), is_held);
   if (average && base::exists(average_file(checkpoint))) {
-    nn::load_state_dict(average->state(), open_tensors(average_file(checkpoint)));
+    nn::load_state_dict(average->state(), open_tensors(average_file(checkpoint)), {.only = is_held});
   } else if (average) {
     average->begin_anew();
     note("the checkpoint has no running mean of the weights: it begins here, from the weights as they are");
@@ -159,7 +159,7 @@ void Trainer::State::make_writer() {
 
 CheckpointSource Trainer::State::checkpoint_source() const {
   return {held_of(model->state_dict()), held_of(optim::state_dict(*optimizer)),
-          average ? average->state() : nn::StateDict{}};
+          average ? held_of(average->state()) : nn::StateDict{}};
 }
 
 std::string Trainer::State::run_state() const {

@@ -21,17 +21,18 @@ void Trainer::State::share_buffers() const {
   take_values_of_first_rank(buffers, stages ? std::optional(Axis::data) : std::nullopt);
 }
 
-// What the optimizer remembers and the running mean of weights too: a run that is resumed gives it to all ranks.
+// What the optimizer remembers and the running mean of weights too: a run that is resumed gives it to all ranks. Of
+// stages each its own.
 void Trainer::State::share_weights() {
   if (!local || !local->local()) return;
   std::vector<Variable> more;
   for (const auto& [name, variable] : optimizer->state())
-    if (is_floating(variable.dtype())) more.push_back(variable);
+    if (is_floating(variable.dtype()) && holds(variable)) more.push_back(variable);
   if (average) {
     std::set<std::string> trained;
     for (const auto& [name, parameter] : model->named_parameters()) trained.insert(name);
     for (const auto& [name, mean] : average->state())
-      if (trained.contains(name)) more.push_back(mean);
+      if (trained.contains(name) && holds(mean)) more.push_back(mean);
   }
   fleet::average(more);
 }
@@ -46,8 +47,11 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
   data::DataLoader& samples = on_test ? *test : *validation;
   EvaluationReport report{.on = on, .epoch = epoch + 1, .step = step};
   const std::unique_ptr<Judge> judge = task().judge(on_test ? *opened.test : *opened.validation);
-  if (values == nullptr && !own_evaluator) own_evaluator = evaluator();
-  const Evaluator evaluated = values == nullptr ? own_evaluator : evaluator();
+  const bool of_mean = average && values == &average->copies();
+  Evaluator evaluated = of_mean ? mean_evaluator : values == nullptr ? own_evaluator : Evaluator();
+  if (!evaluated) evaluated = evaluator();
+  if (of_mean) mean_evaluator = evaluated;
+  if (values == nullptr) own_evaluator = evaluated;
   double loss = 0;
   std::vector<double> sums;
   int64_t targets = 0, begin = 0;  // begin: of the batch, in samples

@@ -5,11 +5,13 @@
 #include <deque>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
 #include "bonfire/nn/weights_checksum.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/optim/optimizer_state.h"
+#include "bonfire/parallel/pipeline/saying_where.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
 namespace bonfire::train {
@@ -46,6 +48,11 @@ void Trainer::State::make_stages() {
   train->seek(begin);
   const TensorSpec specs[] = {batch.input.spec(), batch.label.spec()};
   stages->prepare(specs);
+  const std::vector<std::string>& firsts = stages->cut()->firsts();
+  const auto own = static_cast<size_t>(stages->stage());
+  base::log_info("[pipeline] stage {} of {}{}{}", own, firsts.size() + 1,
+                 own == 0 ? "" : ", from " + firsts[own - 1] + " on",
+                 own == firsts.size() ? "" : ", until " + firsts[own]);
   for (const auto& [name, variable] : model->state_dict())
     if (stages->holds(variable) || stages->owns(variable)) held.insert(&variable.state());
   for (const Parameter& parameter : model->parameters())
@@ -54,11 +61,21 @@ void Trainer::State::make_stages() {
   for (const Variable& counts : optimizer->counts()) held.insert(&counts.state());
   if (config.check_replicas && replicas_of_model() > 1)
     replicas.emplace(held_of(fleet::replicated(*model, *optimizer)));
-  if (config.init_from.empty() || goes_on) return;
-  const nn::LoadReport report =
-      nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)),
-                          {.strict = config.strict, .only = [this](const Variable& one) { return holds(one); }});
-  if (!report.complete()) note(to_string(report));
+  begin_with_own_weights();
+}
+
+void Trainer::State::begin_with_own_weights() {
+  const auto is_held = [this](const Variable& one) { return holds(one); };
+  if (!config.init_from.empty() && !goes_on) {
+    const nn::LoadReport report = nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)),
+                                                      {.strict = config.strict, .only = is_held});
+    if (!report.complete()) note(to_string(report));
+  }
+  if (!config.ema_decay) return;
+  average.emplace(*model, *optimizer, *config.ema_decay, is_held);
+  const nn::StateDict all = model->state_dict();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (holds(all[i].variable)) held.insert(&average->state()[i].variable.state());
 }
 
 bool Trainer::State::holds(const Variable& variable) const { return !stages || held.contains(&variable.state()); }
@@ -66,6 +83,16 @@ bool Trainer::State::holds(const Variable& variable) const { return !stages || h
 nn::StateDict Trainer::State::held_of(nn::StateDict all) const {
   std::erase_if(all, [this](const nn::NamedVariable& named) { return !holds(named.variable); });
   return all;
+}
+
+RunEnds Trainer::State::train_all_in_stages() {
+  RunEnds end;
+  auto place = [this] {
+    return fmt::format("[pipeline] stage {} of {}, between two schedules, after step {}", stages->stage(),
+                       fleet::mesh().size(Axis::pipeline), step);
+  };
+  pipeline::saying_where(place, [&] { end = train_all(); });
+  return end;
 }
 
 // Losses are means over the targets of their micro-batch, and so are the results' over those of the batch.
@@ -163,13 +190,16 @@ void Trainer::State::share_counts() const {
   }
 }
 
-// All weights as one file of the first rank; each from the first stage that has it. A collective call.
+// All weights, or their running mean, as one file of the first rank; each from the first stage that has it. A
+// collective call.
 void Trainer::State::save_from_stages(const WeightsFile& file) const {
   std::deque<std::vector<std::byte>> memory;
   std::vector<nn::TensorEntry> entries;
-  for (const auto& [name, variable] : model->state_dict()) {
+  const nn::StateDict weights = model->state_dict(), &saved = average ? average->state() : weights;
+  for (size_t i = 0; i < saved.size(); ++i) {
+    const auto& [name, variable] = saved[i];
     std::vector<std::byte> bytes(variable.spec().bytes());
-    const int owner = stages->owner_of(variable);
+    const int owner = stages->owner_of(weights[i].variable);
     if (owner == stages->stage()) bytes = variable.save();
     fleet::group(Axis::pipeline).broadcast({bytes.data(), bytes.size(), DType::u8}, owner);
     if (!is_first_rank()) continue;

@@ -253,8 +253,10 @@ struct Trainer::State {
   static bool in_stages();  // the ranks of a replica
   int64_t micro_batches() const;
   void make_stages();
+  void begin_with_own_weights();  // of this stage: of a file, where the run begins so, and their running mean
   bool holds(const Variable& variable) const;  // this rank; of a state of the optimizer too
   nn::StateDict held_of(nn::StateDict all) const;
+  RunEnds train_all_in_stages();                            // what is lost on the way says where that was
   std::vector<Tensor> train_in_stages(const Taken& taken);  // the results of a step
   std::optional<int64_t> count_targets_of(const Tensor& label, int64_t begin, int64_t rows) const;
   struct Evaluated {
@@ -265,7 +267,8 @@ struct Trainer::State {
   Evaluated evaluate_batch(const Tensor& input, const Tensor& label) const;
   using Evaluator = std::function<Evaluated(const Tensor& input, const Tensor& label)>;
   Evaluator evaluator() const;
-  mutable Evaluator own_evaluator = {};  // with the model's own values, once it is made: of stages it keeps plans
+  // With the model's own values, and with their running mean, once each is made: of stages they keep plans.
+  mutable Evaluator own_evaluator = {}, mean_evaluator = {};
   void load_best_of_stage(nn::OtherValues& best) const;
   void share_counts() const;  // before a checkpoint
   void save_from_stages(const WeightsFile& file) const;
