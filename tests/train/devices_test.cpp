@@ -6,8 +6,7 @@
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
-#include "tests/train/course.h"
-#include "tests/train/digits.h"
+#include "tests/train/few_digits.h"
 
 namespace bonfire::train::devices_test {
 namespace {
@@ -16,30 +15,12 @@ using bonfire::testing::ScratchFolder;
 using Words = std::vector<std::string>;
 
 Course train(const ScratchFolder& folder, const Words& more, int64_t stop_at = -1) {
-  Words settings{data_of_digits(folder),
-                 "output=" + (folder / "runs").string(),
-                 "model=mlp",
-                 "lr=0.005",
-                 "limit=90",
-                 "epochs=2",
-                 "batch_size=24",
-                 "drop_last=false",
-                 "log_freq=1"};
+  Words settings{"model=mlp", "lr=0.005"};
   settings.insert(settings.end(), more.begin(), more.end());
-  Course course;
-  Trainer trainer(default_config(settings));
-  trainer.add(std::make_unique<Witness>(course, stop_at));
-  trainer.run();
-  return course;
+  return train_few_digits(folder, settings, stop_at);
 }
 
-void expect_same_losses(const Course& found, const Course& expected) {
-  for (const StepReport& report : found.steps) {
-    ASSERT_LE(report.step, static_cast<int64_t>(expected.steps.size()));
-    const StepReport& other = expected.steps[static_cast<size_t>(report.step - 1)];
-    EXPECT_NEAR(report.loss, other.loss, 1e-5 * other.loss) << "step " << report.step;
-  }
-}
+constexpr double kRounding = 1e-5;
 
 // The fourth batch of an epoch has 18 samples.
 TEST(TrainerDevices, TrainsAsOneDeviceDoes) {
@@ -49,7 +30,7 @@ TEST(TrainerDevices, TrainsAsOneDeviceDoes) {
   for (const char* places : {"cpu:0,cpu:1", "cpu:2, cpu:0, cpu:1"}) {
     Course parts = train(folder, {std::string("place=") + places});
     ASSERT_EQ(parts.steps.size(), 8U);
-    expect_same_losses(parts, whole);
+    expect_same_losses(parts, whole, kRounding);
     EXPECT_EQ(parts.begin.place, places);
     EXPECT_EQ(parts.begin.ranks * parts.begin.batch_size, 24);
     ASSERT_EQ(parts.evaluations.size(), 2U);
@@ -68,7 +49,7 @@ TEST(TrainerDevices, BalancedTheyTrainAsOneDeviceDoes) {
   };
   Course whole = with_place("cpu"), parts = with_place("cpu:0,cpu:1");
   ASSERT_EQ(parts.steps.size(), 40U);
-  expect_same_losses(parts, whole);
+  expect_same_losses(parts, whole, kRounding);
   EXPECT_EQ(parts.evaluations.at(0).headline(), whole.evaluations.at(0).headline());
 }
 
@@ -81,8 +62,8 @@ TEST(TrainerDevices, ARunStopsIsResumedAndEvaluatedElsewhere) {
   EXPECT_EQ(config.place, "cpu:0,cpu:1");
   EXPECT_EQ(config.batch_size, 24);
   Course second = train(folder, {"place=cpu:1", "resume=" + first.begin.folder.string()});
-  expect_same_losses(first, whole);
-  expect_same_losses(second, whole);
+  expect_same_losses(first, whole, kRounding);
+  expect_same_losses(second, whole, kRounding);
   EXPECT_EQ(second.steps.back().step, 8);
   EvaluationReport report = Trainer(config).evaluate(second.end.weights);
   double best = 0;  // loss of the evaluation that the weights were saved at

@@ -12,8 +12,7 @@
 #include "bonfire/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
-#include "tests/train/course.h"
-#include "tests/train/digits.h"
+#include "tests/train/few_digits.h"
 
 namespace bonfire::train::placement_test {
 namespace {
@@ -24,30 +23,9 @@ using Words = std::vector<std::string>;
 const char* const kParted = "placement={fc*: cpu:1, conv2: cpu:2}";
 
 Course train(const ScratchFolder& folder, const Words& more, int64_t stop_at = -1) {
-  Words settings{data_of_digits(folder),
-                 "output=" + (folder / "runs").string(),
-                 "model=lenet",
-                 "place=cpu",
-                 "lr=0.01",
-                 "limit=90",
-                 "epochs=2",
-                 "batch_size=24",
-                 "drop_last=false",
-                 "log_freq=1"};
+  Words settings{"model=lenet", "place=cpu", "lr=0.01"};
   settings.insert(settings.end(), more.begin(), more.end());
-  Course course;
-  Trainer trainer(default_config(settings));
-  trainer.add(std::make_unique<Witness>(course, stop_at));
-  trainer.run();
-  return course;
-}
-
-void expect_same(const Course& found, const Course& expected, double tolerance = 0) {
-  ASSERT_FALSE(found.steps.empty());
-  for (const StepReport& report : found.steps) {
-    const double other = expected.steps.at(static_cast<size_t>(report.step - 1)).loss;
-    EXPECT_NEAR(report.loss, other, tolerance * other) << "step " << report.step;
-  }
+  return train_few_digits(folder, settings, stop_at);
 }
 
 TEST(TrainerPlacement, TrainsAndEvaluatesAsOneDeviceDoes) {
@@ -59,7 +37,7 @@ TEST(TrainerPlacement, TrainsAndEvaluatesAsOneDeviceDoes) {
     parted.emplace_back(kParted);
     const Course whole = train(folder, more), parts = train(folder, parted);
     ASSERT_EQ(parts.steps.size(), 8U);
-    expect_same(parts, whole);
+    expect_same_losses(parts, whole, 0);
     ASSERT_EQ(parts.evaluations.size(), whole.evaluations.size());
     for (size_t i = 0; i < whole.evaluations.size(); ++i)
       EXPECT_EQ(parts.evaluations[i].loss, whole.evaluations[i].loss);
@@ -72,7 +50,7 @@ TEST(TrainerPlacement, TrainsAndEvaluatesAsOneDeviceDoes) {
 TEST(TrainerPlacement, ClippingAddsUpSquaresOfAllDevices) {
   ScratchFolder folder;
   const Course whole = train(folder, {"clip_grad_norm=0.05"}), parts = train(folder, {"clip_grad_norm=0.05", kParted});
-  expect_same(parts, whole, 1e-5);
+  expect_same_losses(parts, whole, 1e-5);
 }
 
 TEST(TrainerPlacement, ARunStopsAndGoesOnInOtherPlaces) {
@@ -87,7 +65,7 @@ TEST(TrainerPlacement, ARunStopsAndGoesOnInOtherPlaces) {
       train(folder, {"resume=" + run.string(), "optimizer=adam", "lr=0.002", "placement={conv*: cpu:1}"}, 5);
   EXPECT_EQ(second.begin.place, "cpu:0, conv* on cpu:1");
   const Course third = train(folder, {"resume=" + run.string(), "optimizer=adam", "lr=0.002"});
-  for (const Course* part : {&first, &second, &third}) expect_same(*part, whole);
+  for (const Course* part : {&first, &second, &third}) expect_same_losses(*part, whole, 0);
   EXPECT_EQ(third.steps.back().step, 8);
   EXPECT_NEAR(Trainer(config).evaluate(third.end.weights).loss, third.evaluations.back().loss, 1e-6);
 }

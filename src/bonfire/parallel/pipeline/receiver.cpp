@@ -3,46 +3,16 @@
 #include <utility>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/host_completion.h"
 #include "bonfire/graph/step_context.h"
 
 namespace bonfire::pipeline {
-namespace {
-
-class Arrival final : public Completion {
- public:
-  Arrival() { device.index = -1; }  // no queue's: every program waits for it
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
-    if (error_) std::rethrow_exception(error_);
-  }
-  bool done() override {
-    std::lock_guard lock(mutex_);
-    return done_;
-  }
-  void finish(std::exception_ptr error) {
-    {
-      std::lock_guard lock(mutex_);
-      done_ = true;
-      error_ = std::move(error);
-    }
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  std::exception_ptr error_;
-};
-
-}  // namespace
 
 struct Receiver::Posted {
   std::vector<Message> messages;
   std::shared_ptr<Completion> free;
   std::string what;
-  std::shared_ptr<Arrival> arrival;
+  std::shared_ptr<HostCompletion> arrival;
 };
 
 Receiver::Receiver(int peer)
@@ -63,7 +33,9 @@ Receiver::~Receiver() {
 
 std::shared_ptr<Completion> Receiver::post(std::vector<Message> messages, std::shared_ptr<Completion> free,
                                            std::string what) {
-  auto arrival = std::make_shared<Arrival>();
+  Device nobody;  // no queue's: every program waits for it
+  nobody.index = -1;
+  auto arrival = std::make_shared<HostCompletion>(nobody);
   {
     std::lock_guard lock(mutex_);
     posted_.push_back({std::move(messages), std::move(free), std::move(what), arrival});

@@ -17,6 +17,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/inline_vector.h"
 #include "bonfire/base/machine.h"
+#include "bonfire/graph/host_completion.h"
 #include "bonfire/kernel/background.h"
 #include "bonfire/kernel/queue.h"
 
@@ -71,34 +72,6 @@ class CpuMemory final : public DeviceMemory {
   void deallocate_staged(void*, size_t) noexcept override {}
 };
 
-class CpuCompletion final : public Completion {
- public:
-  explicit CpuCompletion(Device where) { device = where; }
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
-    if (error_) std::rethrow_exception(error_);
-  }
-  bool done() override {
-    std::lock_guard lock(mutex_);
-    return done_;
-  }
-  void finish(std::exception_ptr error) {
-    {
-      std::lock_guard lock(mutex_);
-      done_ = true;
-      error_ = std::move(error);
-    }
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  std::exception_ptr error_;
-};
-
 // Seconds on a clock that counts processor time of this thread where it works alone, which a busy machine does not
 // disturb, and real time elsewhere.
 double seconds_now(bool alone) {
@@ -144,7 +117,7 @@ class CpuQueue final : public Queue {
   }
 
   std::shared_ptr<Completion> submit(Submission submission) override {
-    auto completion = std::make_shared<CpuCompletion>(device_);
+    auto completion = std::make_shared<HostCompletion>(device_);
     {
       std::unique_lock lock(mutex_);
       if (!submission.continues) changed_.wait(lock, [&] { return steps_queued() + (busy_ ? 1 : 0) < kMostInFlight; });
@@ -175,7 +148,7 @@ class CpuQueue final : public Queue {
   void release_scratch(size_t keep) override {
     {
       std::lock_guard lock(mutex_);
-      jobs_.push_back({{}, std::make_shared<CpuCompletion>(device_), [this, keep](const Run&) { empty_arena(keep); }});
+      jobs_.push_back({{}, std::make_shared<HostCompletion>(device_), [this, keep](const Run&) { empty_arena(keep); }});
     }
     changed_.notify_all();
   }
@@ -193,7 +166,7 @@ class CpuQueue final : public Queue {
   }
 
   void run_now(const std::function<void(const Run&)>& body) override {
-    auto completion = std::make_shared<CpuCompletion>(device_);
+    auto completion = std::make_shared<HostCompletion>(device_);
     {
       std::lock_guard lock(mutex_);
       jobs_.push_back({{}, completion, body});
@@ -209,7 +182,7 @@ class CpuQueue final : public Queue {
 
   struct Job {
     Submission submission;
-    std::shared_ptr<CpuCompletion> completion;
+    std::shared_ptr<HostCompletion> completion;
     std::function<void(const Run&)> body;
   };
 
