@@ -1,4 +1,5 @@
-// `bonfire train` with mesh.tensor: the losses of one rank, from a checkpoint on too, whatever mesh has saved it.
+// `bonfire train` with mesh.tensor, alone and in the stages of a pipeline: the losses of one rank, from a checkpoint on
+// too, whatever mesh has saved it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -26,14 +27,15 @@ class TensorParallel : public ::testing::Test {
   ~TensorParallel() override { unsetenv("BONFIRE_TUNE"); }
 
   // Ranks that share the samples out get parts of a batch of 16.
-  Course train(int ranks, int tensor, const Words& more, const std::string& runs = "runs") {
+  Course train(int ranks, int tensor, const Words& more, const std::string& runs = "runs", int pipeline = 1) {
     Course course;
     course.errors = as_ranks(ranks, [&](int rank) {
       Words settings{"data=" + (folder_ / "digits").string(),
                      "output=" + (folder_ / runs).string(),
                      fmt::format("place=cpu:{}", rank),
-                     fmt::format("batch_size={}", 16 * tensor / ranks),
+                     fmt::format("batch_size={}", 16 * tensor * pipeline / ranks),
                      fmt::format("mesh.tensor={}", tensor),
+                     fmt::format("mesh.pipeline={}", pipeline),
                      "model=mlp",
                      "num_workers=0",
                      "limit=96",
@@ -110,6 +112,48 @@ TEST_F(TensorParallel, GoesOnAtAnyOtherDegree) {
   }
 }
 
+const Words kStages{"pipeline.micro_batches=4", "pipeline.cut=[fc2]"};
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST_F(TensorParallel, TrainsInStagesAsOneRankDoes) {
+  const Course one = train(1, 1, {"epochs=2"}, "one");
+  const Course four = train(4, 2, with(kStages, {"epochs=2", "pipeline.schedule=zero_bubble"}), "four", 2),
+               eight = train(8, 2, {"epochs=2", "pipeline.micro_batches=2", "pipeline.cut=[fc2]"}, "eight", 2);
+  for (const Course* other : {&four, &eight}) {
+    expect_same_losses(*other, one);
+    expect_same_weights(*other, one);
+  }
+  EXPECT_EQ(eight.begin.mesh, "data 2 × pipeline 2 × tensor 2");
+  EXPECT_EQ(eight.begin.replicas, 2);
+}
+
+TEST_F(TensorParallel, GoesOnFromStagesAndInThem) {
+  struct Ranks {
+    int pipeline, tensor;
+    int world() const { return pipeline * tensor; }
+  };
+  const Course whole = train(1, 1, {"epochs=3"}, "whole");
+  train(4, 2, with(kStages, {"epochs=1"}), "begun", 2);
+  auto go_on = [&](Ranks ranks, const Words& more) {
+    Course course;
+    course.errors = as_ranks(ranks.world(), [&](int rank) {
+      Words settings{"resume=" + (folder_ / "begun/1").string(), fmt::format("place=cpu:{}", rank),
+                     fmt::format("mesh.tensor={}", ranks.tensor), fmt::format("mesh.pipeline={}", ranks.pipeline)};
+      Trainer trainer(default_config(with(settings, more)));
+      if (rank == 0) trainer.add(std::make_unique<Witness>(course, -1));
+      trainer.run();
+    });
+    for (const std::string& error : course.errors) EXPECT_EQ(error, "");
+    return course;
+  };
+  go_on({1, 2}, {"epochs=2", "pipeline.micro_batches=auto", "pipeline.cut=auto"});
+  expect_same_weights(go_on({2, 2}, with(kStages, {"epochs=3"})), whole);
+}
+
 // The losses of a run's log.
 std::vector<double> losses_in(const std::filesystem::path& run) {
   std::ifstream log(run / "metrics.jsonl");
@@ -122,18 +166,19 @@ std::vector<double> losses_in(const std::filesystem::path& run) {
 }
 
 TEST_F(TensorParallel, ProcessesFromTheCommandLineTrainAsOneDoes) {
-  auto run = [&](const std::string& name, int ranks, int tensor) {
-    bonfire::testing::Program program({"train", "--nproc", std::to_string(ranks), fmt::format("mesh.tensor={}", tensor),
-                                       "data=" + (folder_ / "digits").string(), "output=" + (folder_ / name).string(),
-                                       "place=cpu", fmt::format("batch_size={}", 16 * tensor / ranks), "model=mlp",
-                                       "limit=96", "log_freq=1", "epochs=1", "strategy.cpu_threads=1"},
-                                      folder_ / (name + ".txt"));
+  auto run = [&](const std::string& name, int ranks, int tensor, int pipeline = 1) {
+    bonfire::testing::Program program(
+        {"train", "--nproc", std::to_string(ranks), fmt::format("mesh.tensor={}", tensor),
+         "data=" + (folder_ / "digits").string(), "output=" + (folder_ / name).string(), "place=cpu",
+         fmt::format("batch_size={}", 16 * tensor * pipeline / ranks), fmt::format("mesh.pipeline={}", pipeline),
+         "model=mlp", "limit=96", "log_freq=1", "epochs=1", "strategy.cpu_threads=1"},
+        folder_ / (name + ".txt"));
     EXPECT_EQ(program.wait(), 0) << program.output();
     return losses_in(folder_ / name / "1");
   };
   const std::vector<double> one = run("one", 1, 1);
   ASSERT_EQ(one.size(), 6U);
-  for (const std::vector<double>& other : {run("two", 2, 2), run("four", 4, 2)}) {
+  for (const std::vector<double>& other : {run("two", 2, 2), run("four", 4, 2), run("stages", 4, 2, 2)}) {
     ASSERT_EQ(other.size(), one.size());
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(other[i], one[i], 1e-4 * one[i]) << "step " << i + 1;
   }

@@ -81,6 +81,7 @@ void run_before_cut(Graph& graph, const Options& options) {
     list.push_back(dead_code());
     list.push_back(fold_constants());
     list.push_back(common_subexpressions());
+    list.push_back(shard());
     list.push_back(sync_batch_norm());
     list.push_back(amp());
     list.push_back(common_subexpressions());

@@ -84,6 +84,16 @@ Device device_of(const nn::Module& model) {
   return parameters.empty() ? Device{} : parameters[0].device();
 }
 
+void require_shared_out(const nn::Module& model) {
+  const nn::StateDict variables = model.state_dict();
+  const bool is_cut = std::ranges::any_of(variables, [](const auto& one) { return !one.variable.slice().is_all(); });
+  if (fleet::mesh().size(Axis::tensor) > 1 && !is_cut)
+    throw_error<ConfigError>(
+        "[pipeline] the mesh is {}, and every rank along its tensor axis has all of the model: call "
+        "fleet::share_out_layers(model) before the optimizer is made, or leave that axis out",
+        to_string(fleet::mesh()));
+}
+
 template <class Call>
 auto or_tell(Call call) {
   try {
@@ -117,7 +127,8 @@ struct Pipeline::State {
     for (const Parameter& parameter : model.parameters())
       if (contains(runner.stages_of(parameter), stage) && parameter.requires_grad()) own.push_back(parameter);
     optimizer.lay_out_apart(own);
-    if (fleet::mesh().size(Axis::data) > 1) take_values_of_first_replica();
+    for (const Axis axis : {Axis::tensor, Axis::data})
+      if (fleet::mesh().size(axis) > 1) take_values_of_first(axis);
     note_own_parameters();
     prepared = true;
   }
@@ -154,14 +165,16 @@ struct Pipeline::State {
                                fleet::DistributedParameter{parameter, job.steps->names()->add(parameter.name())});
   }
 
-  void take_values_of_first_replica() const {
-    comm::Group& replicas = fleet::group(Axis::data);
+  // Of what ranks along the axis hold alike: slices differ along the tensor axis.
+  void take_values_of_first(Axis axis) const {
+    comm::Group& alike = fleet::group(axis);
     for (const auto& [name, variable] : model.state_dict()) {
-      if (!contains(runner.stages_of(variable), stage)) continue;
+      const bool is_alike = axis == Axis::data || variable.slice().is_all();
+      if (!contains(runner.stages_of(variable), stage) || !is_alike) continue;
       std::vector<std::byte> bytes(variable.stored_spec().bytes());
-      if (replicas.rank() == 0) bytes = variable.save_stored();
-      replicas.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
-      if (replicas.rank() != 0) variable.load_stored(bytes);
+      if (alike.rank() == 0) bytes = variable.save_stored();
+      alike.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
+      if (alike.rank() != 0) variable.load_stored(bytes);
     }
   }
 
@@ -171,7 +184,7 @@ struct Pipeline::State {
     PhaseScope phase(Phase::update);
     for (const SharedGradient& one : runner.shared_gradients())
       for (int other : one.stages)
-        if (other != stage) comm::send(one.gradient.value(), Axis::pipeline, other, kSharedTag + one.number);
+        if (other != stage) comm::send(one.gradient.stored(), Axis::pipeline, other, kSharedTag + one.number);
     return {};
   }
 
@@ -181,7 +194,7 @@ struct Pipeline::State {
       for (int other : one.stages)
         if (other != stage)
           received.push_back(runner.receive(
-              one.gradient.spec(), other, kSharedTag + one.number,
+              one.gradient.stored_spec(), other, kSharedTag + one.number,
               fmt::format("[pipeline] stage {} of {}, REDUCE of {}", stage, stages, one.gradient.name())));
     return received;
   }
@@ -194,15 +207,15 @@ struct Pipeline::State {
       for (const SharedGradient& one : runner.shared_gradients()) {
         Tensor sum;
         for (int other : one.stages) {
-          const Tensor part = other == stage ? one.gradient.value() : received[next++];
+          const Tensor part = other == stage ? one.gradient.stored() : received[next++];
           sum = sum.defined() ? sum + part : part;
         }
-        one.gradient.assign(sum);
+        one.gradient.assign_stored(sum);
       }
       if (fleet::mesh().size(Axis::data) > 1 && all_say(StepContext::current().reduces_gradients))
         for (const Variable& parameter : own)
-          parameter.grad_variable().assign(
-              comm::all_reduce(parameter.grad_variable().value(), Axis::data, comm::Reduce::mean));
+          parameter.grad_variable().assign_stored(
+              comm::all_reduce(parameter.grad_variable().stored(), Axis::data, comm::Reduce::mean));
       if (options.clip_grad_norm) clip();
     }
     optimizer.step();
@@ -279,6 +292,7 @@ Pipeline::Pipeline(nn::Module model, optim::Optimizer optimizer, Forward forward
         "[pipeline] the model was given to fleet::distributed_model(); leave that out: a pipeline averages the "
         "gradients "
         "of its stages along the data axis by itself");
+  require_shared_out(model);
   RunnerOptions running{
       .schedule = options.schedule, .micro_batches = options.micro_batches, .cut = options.cut, .trains = true};
   const Device device = device_of(model);
@@ -316,6 +330,7 @@ int Pipeline::owner_of(const Variable& variable) const {
   return stages.empty() ? 0 : stages.front();
 }
 size_t Pipeline::slot_bytes() const { return state_->runner.slot_bytes(); }
+const std::vector<passes::Gathered>& Pipeline::gathered() const { return state_->runner.gathered(); }
 
 struct PipelinedForward::State {
   StageRunner runner;

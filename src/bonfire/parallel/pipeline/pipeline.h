@@ -15,6 +15,9 @@
 // of each micro-batch, gradients that are clipped by the norm over all stages. A parameter that several stages use (a
 // tied one) is held by each of them, and its gradient summed between them; it counts once. Along the data axis
 // gradients are averaged once a step.
+//
+// Where the mesh has a tensor axis, too, ranks along it share each stage: fleet::share_out_layers(model) comes before
+// the optimizer is made.
 
 #include <memory>
 #include <optional>
@@ -60,6 +63,8 @@ class Pipeline {
   int owner_of(const Variable& variable) const;
   bool owns(const Variable& variable) const;
   size_t slot_bytes() const;  // of values between programs
+  // For ops that have no rule for parts, over the tensor axis, in all stages.
+  const std::vector<passes::Gathered>& gathered() const;
 
  private:
   struct State;

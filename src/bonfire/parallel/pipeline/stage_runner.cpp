@@ -101,6 +101,7 @@ struct StageRunner::State {
   std::vector<std::unique_ptr<Signature>> signatures = {};
   std::map<const VariableState*, std::vector<int>> holders = {};
   std::vector<SharedGradient> shared = {};
+  std::vector<passes::Gathered> gathered = {};
   std::vector<Variable> written = {};  // parameters whose gradients this stage writes
   std::vector<Edge> edges = {};
   std::map<int, std::unique_ptr<Schedule>> schedules = {};  // by micro-batches
@@ -173,6 +174,7 @@ struct StageRunner::State {
         like ? std::make_shared<const ForwardStages>(graph, *like)
              : std::make_shared<const ForwardStages>(graph, CutOptions{.stages = stages, .firsts = options.cut});
     passes::run_before_cut(graph, StepContext::current().options);
+    if (!where) gathered = passes::gathered_in(graph);
     CutStep step = cut_stages(graph, *forward_stages,
                               {.stages = stages, .splits_weights = options.schedule == ScheduleKind::zero_bubble});
     made.step = std::move(step.stages[static_cast<size_t>(stage)]);
@@ -479,9 +481,6 @@ StageRunner::StageRunner(Forward forward, RunnerOptions options)
                                            .stages = fleet::mesh().size(Axis::pipeline)})) {
   if (state_->options.micro_batches < 1)
     throw_error<ConfigError>("[pipeline] micro_batches is {}, expected at least 1", state_->options.micro_batches);
-  if (fleet::mesh().size(Axis::tensor) > 1)
-    throw_error<ConfigError>("[pipeline] stages whose layers ranks share out are not available yet; the mesh is {}",
-                             to_string(fleet::mesh()));
   if (state_->options.schedule == ScheduleKind::interleaved)
     throw_error<ConfigError>(
         "[pipeline] schedule interleaved is known to `bonfire inspect schedule` alone; train with gpipe, 1f1b or "
@@ -512,6 +511,8 @@ std::vector<int> StageRunner::stages_of(const Variable& variable) const {
 }
 
 const std::vector<SharedGradient>& StageRunner::shared_gradients() const { return state_->shared; }
+
+const std::vector<passes::Gathered>& StageRunner::gathered() const { return state_->gathered; }
 
 std::vector<int64_t> StageRunner::rows_of(int64_t batch) const {
   if (!state_->options.trains) return {batch};

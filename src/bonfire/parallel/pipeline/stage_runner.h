@@ -22,6 +22,7 @@
 #include "bonfire/graph/variable.h"
 #include "bonfire/parallel/pipeline/forward_stages.h"
 #include "bonfire/parallel/pipeline/schedule.h"
+#include "bonfire/passes/shard.h"
 
 namespace bonfire::pipeline {
 
@@ -58,6 +59,7 @@ class StageRunner {
   const std::shared_ptr<const ForwardStages>& cut() const;
   std::vector<int> stages_of(const Variable& variable) const;   // that read or write it; none: the step does not use it
   const std::vector<SharedGradient>& shared_gradients() const;  // that this stage has a part of
+  const std::vector<passes::Gathered>& gathered() const;        // over the tensor axis, in all stages
 
   // How many rows each micro-batch of the batch has.
   std::vector<int64_t> rows_of(int64_t batch) const;

@@ -92,11 +92,6 @@ void check_mesh(const Config& c) {
 
 // Other settings of a run in stages.
 void check_pipeline(const Config& c) {
-  const std::pair<const char*, bool> apart[] = {{"mesh.tensor", c.mesh.tensor > 1},
-                                                {"placement", !c.placement.empty()}};
-  for (const auto& [key, given] : apart)
-    if (given)
-      throw_error<ConfigError>("[config] {} is not available beside mesh.pipeline yet; leave one of them out", key);
   if (c.balance == "auto")
     throw_error<ConfigError>(
         "[config] balance: auto gives slow ranks fewer samples, and ranks along mesh.pipeline have the same ones; "

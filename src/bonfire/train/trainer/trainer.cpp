@@ -123,6 +123,7 @@ void Trainer::State::make_model() {
   // What ranks share out is known before the optimizer is made: its states are parts, too.
   if (config.mesh.tensor > 1 && !own)
     fleet::tensor_splits(*model, splits_of(config), config.mesh.tensor);  // or says why
+  if (in_stages()) fleet::share_out_layers(*model, {.split = splits_of(config)});
   if (fleet::world_size() > 1 && !in_stages()) model = fleet::distributed_model(*model, {.split = splits_of(config)});
   optimizer = make_optimizer(config, groups_of(config, model->parameters()));
   distributed.emplace(*optimizer, chosen_strategy(config));  // the environment has had its say in the configuration

@@ -11,6 +11,7 @@
 #include "bonfire/ops/reduce.h"
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/optim/optimizer_state.h"
+#include "bonfire/parallel/gather.h"
 #include "bonfire/parallel/pipeline/saying_where.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
@@ -190,6 +191,17 @@ void Trainer::State::share_counts() const {
   }
 }
 
+namespace {
+
+// Of a stage's variable that ranks along the tensor axis share out, all of it. A collective call of theirs.
+std::vector<std::byte> whole_in_stage(const Variable& variable) {
+  if (variable.slice().is_all()) return variable.save();
+  return fleet::gather(fleet::group(Axis::tensor), variable.name(), variable.dtype(), variable.slice(),
+                       variable.save_stored());
+}
+
+}  // namespace
+
 // All weights, or their running mean, as one file of the first rank; each from the first stage that has it. A
 // collective call.
 void Trainer::State::save_from_stages(const WeightsFile& file) const {
@@ -200,7 +212,7 @@ void Trainer::State::save_from_stages(const WeightsFile& file) const {
     const auto& [name, variable] = saved[i];
     std::vector<std::byte> bytes(variable.spec().bytes());
     const int owner = stages->owner_of(weights[i].variable);
-    if (owner == stages->stage()) bytes = variable.save();
+    if (owner == stages->stage()) bytes = whole_in_stage(variable);
     fleet::group(Axis::pipeline).broadcast({bytes.data(), bytes.size(), DType::u8}, owner);
     if (!is_first_rank()) continue;
     const std::vector<std::byte>& kept = memory.emplace_back(std::move(bytes));

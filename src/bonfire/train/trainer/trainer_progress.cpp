@@ -73,15 +73,15 @@ void Trainer::State::note_hints() const {
 
 void Trainer::State::note_gathers() {
   if (told_gathers || fleet::mesh().size(Axis::tensor) == 1) return;
-  for (const auto& plan : runtime::cached_plans()) {
-    if (!plan->waits_for_ranks) continue;
-    told_gathers = true;
-    const std::vector<passes::Gathered> gathered = passes::gathered_in(*plan->graph);
-    if (!gathered.empty())
-      note(fmt::format("ops that have no rule for parts, for which ranks along mesh.tensor gather: {}",
-                       in_words(gathered)));
-    return;
-  }
+  std::optional<std::vector<passes::Gathered>> gathered;
+  if (stages) gathered = stages->gathered();
+  for (const auto& plan : runtime::cached_plans())
+    if (!gathered && plan->waits_for_ranks) gathered = passes::gathered_in(*plan->graph);
+  if (!gathered) return;
+  told_gathers = true;
+  if (!gathered->empty())
+    note(fmt::format("ops that have no rule for parts, for which ranks along mesh.tensor gather: {}",
+                     in_words(*gathered)));
 }
 
 void Trainer::State::note_collectives() {
