@@ -9,6 +9,7 @@
 #include "bonfire/train/report/describe.h"
 #include "bonfire/train/report/model_table.h"
 #include "bonfire/train/report/shards_table.h"
+#include "bonfire/train/report/stages_table.h"
 #include "bonfire/train/report/step_profile.h"
 #include "tools/command.h"
 
@@ -24,6 +25,13 @@ struct InspectWanted {
   int64_t stages = 4, micro_batches = 8, chunks = 1;
   std::string schedule = "1f1b";
 };
+
+// A YAML file may come first.
+train::Config config_of(const std::vector<std::string>& settings) {
+  const bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
+  const std::span<const std::string> overrides = std::span(settings).subspan(has_file ? 1 : 0);
+  return has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+}
 
 train::StepSubject subject_of(const train::Config& config, int64_t batch) {
   fleet::prepare_devices(config.strategy);
@@ -53,22 +61,17 @@ train::Description description_of(const InspectWanted& wanted) {
     return train::describe_samples(wanted.settings[0]);
   }
   if (wanted.subject == "shards") {
-    const std::vector<std::string>& settings = wanted.settings;
-    const bool has_file = !settings.empty() && settings[0].find('=') == std::string::npos;
-    const std::span<const std::string> overrides = std::span(settings).subspan(has_file ? 1 : 0);
-    const train::Config config =
-        has_file ? train::load_config(settings[0], overrides) : train::default_config(overrides);
+    const train::Config config = config_of(wanted.settings);
     return {train::shards_table(subject_of(config, config.batch_size), config)};
   }
   if (wanted.subject == "schedule") {
-    if (!wanted.settings.empty())
-      throw_error<ConfigError>("[inspect] schedule wants options, as --stages 4 --micro-batches 8, not '{}'",
-                               wanted.settings[0]);
-    return {schedule_of(wanted)};
+    if (wanted.settings.empty()) return {schedule_of(wanted)};
+    const train::Config config = config_of(wanted.settings);
+    return {train::stages_table(subject_of(config, train::rows_of_micro_batch(config)), config)};
   }
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
-      throw_error<ConfigError>("[inspect] settings go with model, graph, plan and shards, not with '{}'",
+      throw_error<ConfigError>("[inspect] settings go with model, graph, plan, shards and schedule, not with '{}'",
                                wanted.subject);
     return train::describe(wanted.subject);
   }
@@ -105,14 +108,15 @@ void add_inspect(Command program) {
       "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
       "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share\n"
       "bonfire inspect shards model=bert_mini mesh.tensor=2    what each of two ranks holds, and what they gather\n"
-      "bonfire inspect schedule --stages 4 --micro-batches 8   which stage of a pipeline does what when");
+      "bonfire inspect schedule --stages 4 --micro-batches 8   which stage of a pipeline does what when\n"
+      "bonfire inspect schedule model=vgg11 mesh.pipeline=2    where that model is cut, and by what");
   auto wanted = std::make_shared<InspectWanted>();
   command.argument("subject", wanted->subject,
                    "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan, shards, "
                    "schedule");
   command.arguments("settings", wanted->settings,
-                    "of samples: the run; of model, graph, plan and shards: model=, batch_size=, strategy.use_amp= "
-                    "...; shards: a YAML file first");
+                    "of samples: the run; of model, graph, plan, shards and schedule: model=, batch_size=, "
+                    "strategy.use_amp= ...; shards and schedule: a YAML file first");
   command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
   command.option("--json", wanted->json, "plan: one JSON object");
   command.option("--steps", wanted->steps, "plan: steps to time (12)");

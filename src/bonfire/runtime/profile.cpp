@@ -1,6 +1,7 @@
 #include "bonfire/runtime/profile.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "bonfire/base/error.h"
@@ -109,6 +110,28 @@ std::vector<NodeSpan> spans_of(const Plan& plan) {
     }
   }
   return spans;
+}
+
+std::vector<double> submission_seconds(const Plan& plan) {
+  synchronize_devices(plan);
+  std::vector<double> begins, ends;
+  for (const PlanProgram& one : plan.programs) {
+    const Program& program = *one.program;
+    if (program.times == nullptr) continue;
+    const size_t count = program.times->seconds.size();
+    begins.resize(std::max(begins.size(), count), std::numeric_limits<double>::infinity());
+    ends.resize(begins.size(), 0);
+    for (size_t i = 0; i < count; ++i)
+      for (size_t step = 0; step < program.steps.size(); ++step) {
+        if (program.steps[step].line) continue;
+        const double begin = program.times->begins[i][step];
+        begins[i] = std::min(begins[i], begin);
+        ends[i] = std::max(ends[i], begin + program.times->seconds[i][step]);
+      }
+  }
+  std::vector<double> seconds;
+  for (size_t i = 0; i < begins.size(); ++i) seconds.push_back(std::max(0.0, ends[i] - begins[i]));
+  return seconds;
 }
 
 std::string print_profile(const Plan& plan) {

@@ -42,6 +42,9 @@ struct NodeSpan {
 // Every node of every submission, in the order in which they ran.
 std::vector<NodeSpan> spans_of(const Plan& plan);
 
+// Real seconds of each submission, from the beginning of its first node in a queue to the end of the last one.
+std::vector<double> submission_seconds(const Plan& plan);
+
 // A line per node (time, share, GFLOP/s, GB/s, candidate, layout), then the sums by op, largest first.
 std::string print_profile(const Plan& plan);
 

@@ -3,10 +3,8 @@
 //
 // A cut names the first module of each further stage, in the order in which the step runs through them:
 // {"features.10", "classifier"} makes three stages. What a module computes belongs to its stage; nodes without a module
-// (a flatten between two of them, the loss) follow the data, to the last stage that they read from. Without names the
-// cut is where the stages' operations and bytes, of forward and backward pass, are most alike.
+// (a flatten between two of them, the loss) follow the data, to the last stage that they read from.
 
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,7 +15,7 @@ namespace bonfire::pipeline {
 
 struct CutOptions {
   int stages = 1;
-  std::optional<std::vector<std::string>> firsts = {};  // [stages - 1]; empty: balanced
+  std::vector<std::string> firsts = {};  // [stages - 1]
 };
 
 class ForwardStages {

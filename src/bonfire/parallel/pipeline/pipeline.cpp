@@ -321,6 +321,7 @@ std::vector<Tensor> Pipeline::train(std::span<const Tensor> batch, std::span<con
 std::vector<int64_t> Pipeline::rows_of(int64_t batch) const { return state_->runner.rows_of(batch); }
 int Pipeline::stage() const { return state_->stage; }
 const std::shared_ptr<const ForwardStages>& Pipeline::cut() const { return state_->runner.cut(); }
+const std::optional<BalancedCut>& Pipeline::balanced() const { return state_->runner.balanced(); }
 bool Pipeline::owns(const Variable& variable) const { return owner_of(variable) == state_->stage; }
 bool Pipeline::holds(const Variable& variable) const {
   return contains(state_->runner.stages_of(variable), state_->stage);
@@ -330,6 +331,8 @@ int Pipeline::owner_of(const Variable& variable) const {
   return stages.empty() ? 0 : stages.front();
 }
 size_t Pipeline::slot_bytes() const { return state_->runner.slot_bytes(); }
+void Pipeline::start_profile() { state_->runner.start_profile(); }
+StageTimes Pipeline::stop_profile() { return state_->runner.stop_profile(); }
 const std::vector<passes::Gathered>& Pipeline::gathered() const { return state_->runner.gathered(); }
 
 struct PipelinedForward::State {

@@ -58,11 +58,15 @@ class Pipeline {
 
   int stage() const;
   const std::shared_ptr<const ForwardStages>& cut() const;  // null before prepare()
+  const std::optional<BalancedCut>& balanced() const;       // why it is cut there; empty: that was said
   bool holds(const Variable& variable) const;               // whether this stage uses it
   // The first of the stages that hold it; of a variable that none uses the first one of all.
   int owner_of(const Variable& variable) const;
   bool owns(const Variable& variable) const;
   size_t slot_bytes() const;  // of values between programs
+  // Times this stage's F, B and W in the steps between the two, after a first one: medians, in seconds.
+  void start_profile();
+  StageTimes stop_profile();
   // For ops that have no rule for parts, over the tensor axis, in all stages.
   const std::vector<passes::Gathered>& gathered() const;
 

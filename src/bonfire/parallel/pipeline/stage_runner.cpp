@@ -18,8 +18,8 @@
 #include "bonfire/parallel/pipeline/cut_stages.h"
 #include "bonfire/parallel/pipeline/receiver.h"
 #include "bonfire/parallel/pipeline/saying_where.h"
-#include "bonfire/parallel/pipeline/simulator.h"
 #include "bonfire/runtime/planner.h"
+#include "bonfire/runtime/profile.h"
 #include "bonfire/runtime/submit.h"
 #include "bonfire/runtime/tuning.h"
 
@@ -98,6 +98,7 @@ struct StageRunner::State {
   Scalar weight = 1;
   int64_t rows = 0;                                 // of a micro-batch
   std::shared_ptr<const ForwardStages> where = {};  // of the first trace; null: there is none yet
+  std::optional<BalancedCut> balanced = {};         // where nobody said where to cut
   std::vector<std::unique_ptr<Signature>> signatures = {};
   std::map<const VariableState*, std::vector<int>> holders = {};
   std::vector<SharedGradient> shared = {};
@@ -172,7 +173,8 @@ struct StageRunner::State {
     const std::shared_ptr<const ForwardStages> like = where ? where : options.cut_like;
     const auto forward_stages =
         like ? std::make_shared<const ForwardStages>(graph, *like)
-             : std::make_shared<const ForwardStages>(graph, CutOptions{.stages = stages, .firsts = options.cut});
+             : std::make_shared<const ForwardStages>(
+                   graph, CutOptions{.stages = stages, .firsts = options.cut ? *options.cut : balanced_firsts(graph)});
     passes::run_before_cut(graph, StepContext::current().options);
     if (!where) gathered = passes::gathered_in(graph);
     CutStep step = cut_stages(graph, *forward_stages,
@@ -185,6 +187,16 @@ struct StageRunner::State {
         if (source.leaf >= 0 && made.input_of_leaf[static_cast<size_t>(source.leaf)] >= 0)
           made.reads_input[static_cast<size_t>(made.input_of_leaf[static_cast<size_t>(source.leaf)])] = true;
     if (!where) take_first_cut(step, forward_stages, made);
+  }
+
+  // Where nobody has said where to cut, all ranks of the job cut as the first one found best.
+  const std::vector<std::string>& balanced_firsts(const Graph& traced) {
+    if (stages == 1) return balanced.emplace().firsts;
+    balanced = balance_stages(
+        traced, costs_of(traced, StepContext::current().options),
+        {.stages = stages, .schedule = options.schedule, .micro_batches = static_cast<int>(options.micro_batches)});
+    if (fleet::world_size() > 1) balanced = decode_cut(comm::exchange_texts(fleet::group(), encode(*balanced)).front());
+    return balanced->firsts;
   }
 
   // What is the same for every signature.
@@ -236,6 +248,14 @@ struct StageRunner::State {
     runtime::save_tuning();
     runtime::adopt_layouts(*made->plan, leaves);
     return *made;
+  }
+
+  void each_plan(const std::function<void(Part, const runtime::Plan&)>& call) const {
+    for (const auto& signature : signatures)
+      for (int part = 0; part < kParts; ++part)
+        for (const auto* programs : {&signature->writing, &signature->adding})
+          if (const auto& one = (*programs)[static_cast<size_t>(part)]; one && one->plan)
+            call(static_cast<Part>(part), *one->plan);
   }
 
   // --- what all stages agree on ------------------------------------------------------------------------------------
@@ -505,6 +525,8 @@ void StageRunner::prepare(std::span<const TensorSpec> batch) {
 
 const std::shared_ptr<const ForwardStages>& StageRunner::cut() const { return state_->where; }
 
+const std::optional<BalancedCut>& StageRunner::balanced() const { return state_->balanced; }
+
 std::vector<int> StageRunner::stages_of(const Variable& variable) const {
   auto found = state_->holders.find(&variable.state());
   return found == state_->holders.end() ? std::vector<int>{} : found->second;
@@ -535,6 +557,24 @@ Tensor StageRunner::receive(const TensorSpec& spec, int from, int64_t tag, const
   Tensor result = Tensor::from_buffer(buffer, spec);
   result.value().node->outputs[0].ready = state_->receiver_from(from).post({{spec, tag, buffer}}, nullptr, what);
   return result;
+}
+
+void StageRunner::start_profile() {
+  state_->each_plan([](Part, const runtime::Plan& plan) { runtime::start_profile(plan); });
+}
+
+StageTimes StageRunner::stop_profile() {
+  std::array<std::vector<double>, kParts> seconds;
+  state_->each_plan([&](Part part, const runtime::Plan& plan) {
+    for (double one : runtime::submission_seconds(plan)) seconds[static_cast<size_t>(part)].push_back(one);
+    runtime::stop_profile(plan);
+  });
+  auto median = [&](Part part) {
+    std::vector<double>& all = seconds[static_cast<size_t>(part)];
+    std::sort(all.begin(), all.end());
+    return all.empty() ? 0 : all[all.size() / 2];
+  };
+  return {.forward = median(Part::forward), .backward = median(Part::backward), .weights = median(Part::weights)};
 }
 
 size_t StageRunner::slot_bytes() const {

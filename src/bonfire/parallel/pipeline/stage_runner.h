@@ -20,8 +20,10 @@
 
 #include "bonfire/graph/tensor.h"
 #include "bonfire/graph/variable.h"
+#include "bonfire/parallel/pipeline/balanced_cut.h"
 #include "bonfire/parallel/pipeline/forward_stages.h"
 #include "bonfire/parallel/pipeline/schedule.h"
+#include "bonfire/parallel/pipeline/simulator.h"
 #include "bonfire/passes/shard.h"
 
 namespace bonfire::pipeline {
@@ -57,6 +59,7 @@ class StageRunner {
 
   // Of what prepare() has cut.
   const std::shared_ptr<const ForwardStages>& cut() const;
+  const std::optional<BalancedCut>& balanced() const;           // why there; empty: it was cut as was said
   std::vector<int> stages_of(const Variable& variable) const;   // that read or write it; none: the step does not use it
   const std::vector<SharedGradient>& shared_gradients() const;  // that this stage has a part of
   const std::vector<passes::Gathered>& gathered() const;        // over the tensor axis, in all stages
@@ -78,6 +81,10 @@ class StageRunner {
   // A message that this stage receives from another after those of the last run(), as a tensor that is awaited when it
   // is read.
   Tensor receive(const TensorSpec& spec, int from, int64_t tag, const std::string& what);
+
+  // Times the programs of the runs between the two, after a first one: the median of each, in seconds.
+  void start_profile();
+  StageTimes stop_profile();
 
   size_t slot_bytes() const;  // of all slots that have been used so far
 

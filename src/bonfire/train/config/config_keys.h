@@ -208,7 +208,7 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             {.choices = {"gpipe", "1f1b", "zero_bubble"}});
   visit.key("pipeline.cut", c.pipeline.cut,
             "the first module of each further stage, in the order in which a step runs through them: [features.10, "
-            "classifier]; auto: where the stages cost the same",
+            "classifier]; auto: where the slowest stage takes least time (`bonfire inspect schedule`)",
             any);
 
   auto& s = c.strategy;

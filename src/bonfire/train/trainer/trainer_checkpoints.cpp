@@ -111,6 +111,19 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
   }
 }
 
+// As the settings say; a run that cuts by itself and goes on in as many stages is cut where it was. A collective call.
+std::optional<std::vector<std::string>> Trainer::State::chosen_cut() const {
+  if (config.pipeline.cut || !goes_on) return config.pipeline.cut;
+  std::string text;
+  if (is_first_rank()) {
+    const nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(resumed_from), nullptr, false);
+    text = state.is_object() ? state.value("cut", nlohmann::json::array()).dump() : "[]";
+  }
+  const std::vector<std::string> firsts = nlohmann::json::parse(text_of_first_rank(text));
+  if (firsts.size() + 1 != static_cast<size_t>(fleet::mesh().size(Axis::pipeline))) return {};
+  return firsts;
+}
+
 // The first rank reads and makes files; the others get from it what they need to know, so they need not share a disk.
 // Those that hold slices do: each reads its own.
 void Trainer::State::begin_or_resume() {
@@ -179,6 +192,7 @@ std::string Trainer::State::run_state() const {
                        {"fingerprint", to_json(fingerprint)},
                        {"kernels", nlohmann::json::parse(runtime::tuning_record())}};
   if (test_score) state["test_" + headline] = *test_score;
+  if (stages) state["cut"] = stages->cut()->firsts();
   if (nlohmann::json strategies = nlohmann::json::parse(fleet::strategy_state()); !strategies.empty())
     state["strategies"] = std::move(strategies);
   return state.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -41,7 +41,7 @@ void Trainer::State::make_stages() {
       *model, *optimizer, forward,
       pipeline::PipelineOptions{.micro_batches = micro_batches(),
                                 .schedule = pipeline::parse_schedule(config.pipeline.schedule),
-                                .cut = config.pipeline.cut,
+                                .cut = chosen_cut(),
                                 .clip_grad_norm = config.clip_grad_norm});
   model->train();
   const data::LoaderPosition begin = train->position();
@@ -54,6 +54,8 @@ void Trainer::State::make_stages() {
   base::log_info("[pipeline] stage {} of {}{}{}", own, firsts.size() + 1,
                  own == 0 ? "" : ", from " + firsts[own - 1] + " on",
                  own == firsts.size() ? "" : ", until " + firsts[own]);
+  if (const auto& cut = stages->balanced(); cut && !cut->firsts.empty())
+    note(fmt::format("the model is cut before {}, {}", fmt::join(cut->firsts, ", "), pipeline::to_string(*cut)));
   for (const auto& [name, variable] : model->state_dict())
     if (stages->holds(variable) || stages->owns(variable)) held.insert(&variable.state());
   for (const Parameter& parameter : model->parameters())

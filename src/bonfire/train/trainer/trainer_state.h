@@ -253,6 +253,7 @@ struct Trainer::State {
   static bool in_stages();  // the ranks of a replica
   int64_t micro_batches() const;
   void make_stages();
+  std::optional<std::vector<std::string>> chosen_cut() const;
   void begin_with_own_weights();  // of this stage: of a file, where the run begins so, and their running mean
   bool holds(const Variable& variable) const;  // this rank; of a state of the optimizer too
   nn::StateDict held_of(nn::StateDict all) const;

@@ -1,0 +1,81 @@
+#include "bonfire/train/report/stages_table.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "bonfire/base/error.h"
+#include "bonfire/graph/step_context.h"
+#include "bonfire/graph/trace.h"
+#include "bonfire/ops/loss.h"
+#include "bonfire/optim/optimizers.h"
+#include "bonfire/parallel/fleet.h"
+#include "bonfire/parallel/pipeline/balanced_cut.h"
+#include "bonfire/parallel/pipeline/forward_stages.h"
+#include "bonfire/parallel/pipeline/simulator.h"
+#include "bonfire/train/report/number_text.h"
+
+namespace bonfire::train {
+
+namespace {
+
+int64_t micro_batches_of(const Config& config) {
+  constexpr int64_t kOfStage = 4;  // as the trainer
+  return config.pipeline.micro_batches.value_or(std::min(config.batch_size, kOfStage * config.mesh.pipeline));
+}
+
+pipeline::BalancedCut cut_of(const StepSubject& subject, const Config& config) {
+  const optim::Momentum optimizer(subject.model.parameters(), {.lr = 0.01});
+  const fleet::detail::DistributedWhile distributed(optimizer, config.strategy);
+  Trace trace;
+  const TraceScope scope(trace);
+  const Tensor logits = subject.model(subject.input);
+  const Tensor loss = subject.loss ? subject.loss(logits, subject.target) : cross_entropy(logits, subject.target);
+  loss.backward();
+  const Value live[] = {loss.value()};
+  const std::unique_ptr<Graph> graph = Graph::from_trace(trace, live);
+  const pipeline::BalanceOptions options{.stages = static_cast<int>(config.mesh.pipeline),
+                                         .schedule = pipeline::parse_schedule(config.pipeline.schedule),
+                                         .micro_batches = static_cast<int>(micro_batches_of(config)),
+                                         .firsts = config.pipeline.cut};
+  if (options.firsts) pipeline::ForwardStages(*graph, {.stages = options.stages, .firsts = *options.firsts});
+  const pipeline::StepCosts costs = pipeline::costs_of(*graph, StepContext::current().options);
+  return pipeline::balance_stages(*graph, costs, options);
+}
+
+}  // namespace
+
+int64_t rows_of_micro_batch(const Config& config) {
+  const int64_t parts = micro_batches_of(config);
+  if (parts > config.batch_size)
+    throw_error<ConfigError>("[inspect] pipeline.micro_batches is {}, and batch_size {}; expected at most that", parts,
+                             config.batch_size);
+  return (config.batch_size + parts - 1) / parts;
+}
+
+std::string stages_table(const StepSubject& subject, const Config& config) {
+  if (config.mesh.pipeline < 2)
+    throw_error<ConfigError>("[inspect] a model has a schedule in stages; say how many: mesh.pipeline=2");
+  const pipeline::BalancedCut cut = cut_of(subject, config);
+  size_t width = 5;
+  for (const std::string& first : cut.firsts) width = std::max(width, first.size());
+  double all = 0;
+  for (const pipeline::StageLoad& load : cut.loads) all += load.cost;
+  std::string text = fmt::format("stage  {:<{}}  {:>9}  {:>6}  memory\n", "begins", width, "a part", "share");
+  for (size_t stage = 0; stage < cut.loads.size(); ++stage) {
+    const pipeline::StageLoad& load = cut.loads[stage];
+    const std::string time = cut.measured ? fmt::format("{:.2f} ms", 1e3 * load.cost) : "-";
+    text += fmt::format("{:<5}  {:<{}}  {:>9}  {:>6}  {}\n", stage, stage == 0 ? "" : cut.firsts[stage - 1], width,
+                        time, whole_percent(all > 0 ? load.cost / all : 0), byte_text(load.bytes));
+  }
+  text += fmt::format(
+      "{}: pipeline.cut=[{}]; {}\nmemory: parameters, their gradients, and what is kept of micro-batches\n\n",
+      config.pipeline.cut ? "as was said" : "the stages are most alike so", fmt::join(cut.firsts, ", "),
+      pipeline::to_string(cut));
+  return text +
+         pipeline::to_string(pipeline::make_schedule({.kind = pipeline::parse_schedule(config.pipeline.schedule),
+                                                      .stages = static_cast<int>(config.mesh.pipeline),
+                                                      .micro_batches = static_cast<int>(micro_batches_of(config))}));
+}
+
+}  // namespace bonfire::train
