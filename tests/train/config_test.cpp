@@ -6,6 +6,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/train/config/config_rules.h"
 #include "bonfire/train/config/foreign_keys.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"

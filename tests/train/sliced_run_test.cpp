@@ -52,7 +52,8 @@ void write_as_slices(const fs::path& checkpoint, int64_t step) {
   for (const std::string& error : as_ranks(kRanks, [&](int rank) {
          CheckpointContent content{.weights = part_of(weights, rank),
                                    .optimizer = part_of(optimizer, rank),
-                                   .state = read_checkpoint_state(checkpoint)};
+                                   .state = read_checkpoint_state(checkpoint),
+                                   .metadata = weights.metadata()};
          fleet::group().barrier();  // all have read it
          save_checkpoint_of_ranks(fleet::group(), checkpoint.parent_path(), step, content, 1);
        }))
@@ -109,6 +110,7 @@ TEST(SlicedRun, IsEvaluatedExportedAndBegunWithLikeAnyOther) {
   EXPECT_EQ(slices.evaluation, whole.evaluation);
   EXPECT_EQ(slices.exported, whole.exported);
   EXPECT_EQ(slices.begun_with, whole.exported);
+  EXPECT_EQ(printed(folder, predict), predicted);
 }
 
 }  // namespace

@@ -89,14 +89,16 @@ std::vector<FoundCheckpoint> checkpoints_in(const fs::path& folder) {
 struct TensorList {
   const char* file;
   std::vector<nn::TensorEntry> entries;
+  nn::SafetensorsMetadata metadata;
 };
 
 std::vector<TensorList> lists_of(CheckpointContent& content) {
-  auto list = [](const char* file, nn::StateCopy& values) {
-    return TensorList{file, {values.entries().begin(), values.entries().end()}};
+  auto list = [](const char* file, nn::StateCopy& values, const nn::SafetensorsMetadata& metadata) {
+    return TensorList{file, {values.entries().begin(), values.entries().end()}, metadata};
   };
-  std::vector<TensorList> lists{list(kWeights, content.weights), list(kOptimizer, content.optimizer)};
-  if (content.average) lists.push_back(list(kAverage, *content.average));
+  std::vector<TensorList> lists{list(kWeights, content.weights, content.metadata),
+                                list(kOptimizer, content.optimizer, {})};
+  if (content.average) lists.push_back(list(kAverage, *content.average, content.metadata));
   return lists;
 }
 
@@ -106,10 +108,10 @@ std::string file_of_rank(const fs::path& file, int rank) {
 }
 
 // Returns what the manifest says of the file.
-ManifestFile write_tensors(const fs::path& file, std::span<const nn::TensorEntry> entries) {
-  nn::write_safetensors(file, entries, nn::with_checksum(entries, {}));
+ManifestFile write_tensors(const fs::path& file, const TensorList& list) {
+  nn::write_safetensors(file, list.entries, nn::with_checksum(list.entries, list.metadata));
   ManifestFile said = measure_file(file);
-  for (const nn::TensorEntry& entry : entries)
+  for (const nn::TensorEntry& entry : list.entries)
     if (entry.slice != nullptr) said.slices.emplace(entry.name, *entry.slice);
   return said;
 }
@@ -133,7 +135,7 @@ void write_files(const fs::path& folder, int64_t step, CheckpointContent& conten
       if (entry.slice != nullptr && entry.slice->count() != entry.whole().count())
         throw_error<DataError>("of {} only {} is here; ranks that hold slices save together", entry.name,
                                to_string(*entry.slice));
-    files[list.file] = write_tensors(folder / list.file, list.entries);
+    files[list.file] = write_tensors(folder / list.file, list);
   }
   finish_files(folder, step, content.state, std::move(files));
 }
@@ -284,7 +286,7 @@ std::string write_own(const fs::path& unfinished, int rank, const std::vector<Te
   for (const TensorList& list : lists) {
     if (list.entries.empty() && rank > 0) continue;
     const std::string name = file_of_rank(list.file, rank);
-    files[name] = write_tensors(unfinished / name, list.entries);
+    files[name] = write_tensors(unfinished / name, list);
   }
   base::sync_folder(unfinished);
   return files_to_json(files);
@@ -407,7 +409,8 @@ fs::path weights_in(const fs::path& place) {
     return weights_file(place);
   }
   if (base::exists(place / kBest)) return place / kBest;
-  if (std::optional<fs::path> newest = newest_checkpoint(place / "checkpoints", nullptr)) return weights_file(*newest);
+  if (std::optional<fs::path> newest = newest_checkpoint(place / "checkpoints", nullptr))
+    return base::exists(average_file(*newest)) ? average_file(*newest) : weights_file(*newest);
   throw_error<ConfigError>(
       "[checkpoint] there are no weights in the folder '{}'; expected a run's (with {} or checkpoints/), a "
       "checkpoint's "

@@ -31,7 +31,8 @@ namespace bonfire::train {
 struct CheckpointContent {
   nn::StateCopy weights, optimizer;
   std::optional<nn::StateCopy> average = {};
-  std::string state = {};  // JSON
+  std::string state = {};                 // JSON
+  nn::SafetensorsMetadata metadata = {};  // what the files of weights and of their mean say besides
 };
 
 std::string checkpoint_name(int64_t step);  // "step-00000313"
@@ -64,8 +65,8 @@ std::filesystem::path take_up(const std::filesystem::path& run, const std::files
 std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // state.json
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 
-// The file that has the weights of a run (its best, else the newest whole checkpoint's), of a checkpoint, or the file
-// itself. ConfigError for a folder without any, DataError for a damaged checkpoint.
+// The file that has the weights of a run (its best, else what the newest whole checkpoint evaluates), of a checkpoint,
+// or the file itself. ConfigError for a folder without any, DataError for a damaged checkpoint.
 std::filesystem::path weights_in(const std::filesystem::path& place);
 
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);

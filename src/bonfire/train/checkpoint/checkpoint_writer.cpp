@@ -62,6 +62,7 @@ fs::path CheckpointWriter::save(int64_t step, const CheckpointSource& source, co
     content_.average->take(source.average);
   }
   content_.state = source.state;
+  content_.metadata = source.metadata;
   span.end();
   auto mark = std::make_shared<AtHand>();
   writing_ = std::async(std::launch::async, [this, step, spare, weights, mark = std::move(mark)]() mutable {

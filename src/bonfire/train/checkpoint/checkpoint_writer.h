@@ -18,8 +18,9 @@ namespace bonfire::train {
 
 struct CheckpointSource {
   nn::StateDict weights, optimizer;
-  nn::StateDict average = {};  // empty: there is none
-  std::string state = {};      // JSON
+  nn::StateDict average = {};             // empty: there is none
+  std::string state = {};                 // JSON
+  nn::SafetensorsMetadata metadata = {};  // of the weights
 };
 
 // A safetensors file besides the checkpoint with the weights that are evaluated: the average where there is one.

@@ -7,6 +7,7 @@
 #include "bonfire/base/file.h"
 #include "bonfire/data/idx.h"
 #include "bonfire/data/transforms.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/data/image_transforms.h"
 
 namespace bonfire::train {
@@ -49,8 +50,8 @@ bool is_idx(std::span<const std::byte> file) { return begins(file, {0, 0}) || be
 
 ImageRun::ImageRun(const fs::path& run, std::span<const std::string> overrides, const ImageRunOptions& options)
     : config_(load_config(run / "config.yaml", overrides)) {
-  fs::path weights = run / "best.safetensors";
-  nn::SafetensorsFile file = nn::SafetensorsFile::open(weights);
+  const fs::path weights = weights_in(run);
+  const nn::TensorFiles file = open_tensors(weights);
   if (std::string_view trained_for = models::task_of(config_.model); trained_for != options.task)
     throw_error<DataError>("[predict] {} is a run of {}, which is trained for another task ({}, expected {})",
                            run.string(), config_.model, trained_for, options.task);
@@ -73,7 +74,7 @@ ImageRun::ImageRun(const fs::path& run, std::span<const std::string> overrides, 
   place_ = places_of(config_)[0];
   model_ = models::make(config_.model, {.classes = static_cast<int64_t>(input_.class_names.size()),
                                         .in_channels = input_.image[2] + options.more_channels});
-  nn::load_state_dict(model_->state_dict(), file.entries(), weights.string());
+  nn::load_state_dict(model_->state_dict(), file);
   model_->to(place_);
   place(*model_, config_.placement);
   model_->eval();

@@ -4,6 +4,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/tasks/boxes.h"
 #include "bonfire/train/tasks/image_classification.h"
 #include "bonfire/train/tasks/masked_words.h"
@@ -40,8 +41,12 @@ std::filesystem::path run_of(const std::filesystem::path& place) {
 }
 
 void require_known_task(const std::filesystem::path& run) {
-  const std::filesystem::path weights = run / "best.safetensors";
-  if (base::kind_of(weights) != base::PathKind::file) return;  // whoever reads it says so
+  std::filesystem::path weights = run / "best.safetensors";
+  if (base::kind_of(weights) != base::PathKind::file) {
+    const auto newest = newest_checkpoint(run / "checkpoints");
+    if (!newest) return;  // whoever reads weights says so
+    weights = weights_file(*newest);
+  }
   const nn::SafetensorsMetadata said = nn::SafetensorsFile::open(weights).metadata();
   if (auto task = said.find(kTaskOfProgram); task != said.end())
     throw_error<ConfigError>(

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "bonfire/base/error.h"
-#include "bonfire/nn/safetensors.h"
 #include "bonfire/nn/state_dict.h"
 #include "bonfire/ops/softmax.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/data/open_data.h"
 
 namespace bonfire::train {
@@ -24,7 +24,7 @@ MaskedWords::MaskedWords(const fs::path& run, std::span<const std::string> overr
       pieces_(open_vocabulary(config_)),
       place_(places_of(config_)[0]),
       model_(models::make(config_.model, {.vocabulary = pieces_.size()})) {
-  model_.load(run / "best.safetensors");
+  nn::load_state_dict(model_.state_dict(), open_tensors(weights_in(run)));
   model_.to(place_);
   place(model_, config_.placement);
   model_.eval();

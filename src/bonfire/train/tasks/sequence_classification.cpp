@@ -9,6 +9,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/data/sequences.h"
 #include "bonfire/ops/softmax.h"
+#include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/data/image_run.h"
 #include "bonfire/train/tasks/classification.h"
 
@@ -54,7 +55,7 @@ class SequenceAnswerer final : public Answerer {
         data_(open_sequences(config_)),
         place_(places_of(config_)[0]),
         model_(models::make(config_.model, data_.model)) {
-    model_.load(run / "best.safetensors");
+    nn::load_state_dict(model_.state_dict(), open_tensors(weights_in(run)));
     model_.to(place_);
     place(model_, config_.placement);
     model_.eval();

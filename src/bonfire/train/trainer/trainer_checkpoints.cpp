@@ -224,9 +224,10 @@ void Trainer::State::save() {
   if (stages) share_counts();
   CheckpointSource source = checkpoint_source();
   source.state = run_state();
+  source.metadata = weights_metadata();
   WeightsFile best;
   if (!best_checkpoint.empty() && best_checkpoint.filename() == checkpoint_name(step))
-    best = {folder / "best.safetensors", weights_metadata()};
+    best = {folder / "best.safetensors", source.metadata};
   if (writes_together) {
     best.path = text_of_first_rank(best.path.string());
     save_gathered(std::exchange(best, {}));
