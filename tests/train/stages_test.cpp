@@ -87,7 +87,8 @@ TEST_F(Stages, EachKeepsTheMeanOfItsWeights) {
   const Course one = train({}, settings, "one"), plain = train({}, {"lr=0.05"}, "plain");
   expect_same(train({.stages = 2}, settings, "stages"), one);
   expect_same(train({.replicas = 2, .stages = 2}, settings, "mesh"), one);
-  EXPECT_GT(std::abs(plain.evaluations[1].loss - one.evaluations[1].loss), 0.01);
+  // By more than stages and one rank may differ.
+  EXPECT_GT(std::abs(plain.evaluations[1].loss - one.evaluations[1].loss), 2e-4 * one.evaluations[1].loss);
 }
 
 TEST_F(Stages, AddUpTheGradientsOfSeveralBatches) {
