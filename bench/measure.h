@@ -61,6 +61,16 @@ inline std::string on_processors(int count) {
   return "taskset -c " + list + " ";
 }
 
+// This process has the processor whose turn it is, where there are so many.
+inline void pin(int turn) {
+  cpu_set_t may, own;
+  CPU_ZERO(&own);
+  if (sched_getaffinity(0, sizeof may, &may) != 0 || CPU_COUNT(&may) <= turn) return;
+  for (int processor = 0, seen = 0; processor < CPU_SETSIZE; ++processor)
+    if (CPU_ISSET(processor, &may) && seen++ == turn) CPU_SET(processor, &own);
+  sched_setaffinity(0, sizeof own, &own);
+}
+
 // What a command prints as its last line; empty if it fails.
 inline std::string output_of(const std::string& command) {
   std::string last;
@@ -104,10 +114,18 @@ class Worker {
 
   // The number that it answers; 0 when it has failed.
   double ask(const std::string& line) {
-    if (to_ == nullptr || from_ == nullptr) return 0;
+    tell(line);
+    return answer();
+  }
+  // The two apart, for several that work together.
+  void tell(const std::string& line) {
+    if (to_ == nullptr) return;
     std::signal(SIGPIPE, SIG_IGN);
     std::fprintf(to_, "%s\n", line.c_str());
     std::fflush(to_);
+  }
+  double answer() {
+    if (to_ == nullptr || from_ == nullptr) return 0;
     char answer[512];
     if (fgets(answer, sizeof answer, from_) == nullptr) return 0;
     return std::atof(answer);

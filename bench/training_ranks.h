@@ -9,8 +9,6 @@
 //   forward   only the loss
 //   reduce    all-reduces as large as the gradients, and nothing else
 
-#include <sched.h>
-
 #include <array>
 #include <filesystem>
 #include <functional>
@@ -104,15 +102,6 @@ class TrainingRank {
 };
 
 // Each rank on a processor of its own where there are enough.
-inline void pin(int rank) {
-  cpu_set_t cores, own;
-  CPU_ZERO(&own);
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) <= rank) return;
-  for (int core = 0, seen = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &cores) && seen++ == rank) CPU_SET(core, &own);
-  sched_setaffinity(0, sizeof own, &own);
-}
-
 inline int be_training_rank(const std::string& backend) {
   pin(std::atoi(std::getenv("RANK")));
   fleet::init({.backend = backend});

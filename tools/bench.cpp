@@ -61,12 +61,13 @@ int run_bench(const BenchWanted& wanted) {
 }  // namespace
 
 void add_bench(Command program) {
-  Command command =
-      program.add("bench", "Runs a benchmark of bench/",
-                  "bonfire bench                                       the benchmarks there are\n"
-                  "bonfire bench cpu --peer-python python3             beside PyTorch, where it has it\n"
-                  "bonfire bench spine --json spine.json               what it measured, for scripts\n"
-                  "bonfire bench strategy configs/mnist.yaml --nproc 2 what each option of a strategy gains");
+  Command command = program.add(
+      "bench", "Runs a benchmark of bench/",
+      "bonfire bench                                       the benchmarks there are\n"
+      "bonfire bench cpu --peer-python python3             beside PyTorch, where it has it\n"
+      "bonfire bench spine --json spine.json               what it measured, for scripts\n"
+      "bonfire bench parallel --peer-python python3        stages, shared layers, placed branches on two cores\n"
+      "bonfire bench strategy configs/mnist.yaml --nproc 2 what each option of a strategy gains");
   auto wanted = std::make_shared<BenchWanted>();
   command.optional_argument("name", wanted->name, "spine, cpu, gemm, ...: bench/NAME.cpp; none: lists them");
   command.takes_the_rest(wanted->rest);
