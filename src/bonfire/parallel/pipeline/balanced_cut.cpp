@@ -49,7 +49,8 @@ std::vector<StepCosts::Node> estimated(const Graph& traced) {
     double bytes = 0;
     for (const GraphValue& input : node.inputs) bytes += static_cast<double>(input.spec().bytes());
     for (const TensorSpec& output : node.outputs) bytes += static_cast<double>(output.bytes());
-    nodes.push_back({number_in_forward(node), node.path, runtime::operations_of(node) + kOperationsOfByte * bytes});
+    nodes.push_back({number_in_forward(node), node.path, runtime::operations_of(node) + kOperationsOfByte * bytes,
+                     node.phase == Phase::forward});
   }
   return nodes;
 }
@@ -57,6 +58,7 @@ std::vector<StepCosts::Node> estimated(const Graph& traced) {
 // What a module needs memory for.
 struct ModuleLoad {
   double cost = 0, parameters = 0, kept = 0;  // the last two: bytes
+  bool computes = false;                      // in the forward pass, by itself
 };
 
 // A view's memory is that of what it is a view of.
@@ -70,7 +72,9 @@ std::vector<ModuleLoad> loads_of(const Graph& traced, const StepCosts& costs, co
   for (const StepCosts::Node& one : costs.nodes) {
     const int by_number = modules.of_number(one.number);
     const int module = by_number >= 0 ? by_number : modules.of_path(one.path);
-    if (module >= 0) loads[static_cast<size_t>(module)].cost += one.cost;
+    if (module < 0) continue;
+    loads[static_cast<size_t>(module)].cost += one.cost;
+    loads[static_cast<size_t>(module)].computes |= one.forward;
   }
   std::unordered_set<const GraphNode*> seen;
   for (const GraphNode& node : traced.nodes()) {
@@ -135,7 +139,8 @@ StepCosts costs_of(const Graph& traced, const StepOptions& options) {
   if (!measured) return {.measured = false, .nodes = estimated(traced)};
   StepCosts costs{.measured = true, .nodes = {}};
   for (const runtime::MeasuredNode& one : *measured)
-    costs.nodes.push_back({number_in_forward(*one.node), one.node->path, one.seconds});
+    costs.nodes.push_back(
+        {number_in_forward(*one.node), one.node->path, one.seconds, one.node->phase == Phase::forward});
   return costs;
 }
 
@@ -145,9 +150,11 @@ class Balancer {
  public:
   Balancer(const Graph& traced, const StepCosts& costs, const BalanceOptions& options)
       : options_(options), modules_(traced), measured_(costs.measured) {
-    for (const ModuleLoad& one : loads_of(traced, costs, modules_))
+    for (const ModuleLoad& one : loads_of(traced, costs, modules_)) {
       until_.push_back(
           {until_.back().cost + one.cost, until_.back().parameters + one.parameters, until_.back().kept + one.kept});
+      computes_.push_back(one.computes);
+    }
   }
 
   BalancedCut run() const {
@@ -180,11 +187,20 @@ class Balancer {
     return begins;
   }
 
-  std::vector<size_t> best_begins() const {
+  // Where a stage may end, of modules that compute by themselves: before one of these. What is made of inputs alone is
+  // computed by whoever reads it, so the first stage has a parameter.
+  std::vector<size_t> possible_ends(bool by_themselves) const {
     std::vector<size_t> ends;
     for (size_t i = 1; i < modules_.size(); ++i)
-      if (modules_.may_begin_stage(i)) ends.push_back(i);
+      if (until_[i].parameters > 0 && modules_.may_begin_stage(i) && (computes_[i] || !by_themselves))
+        ends.push_back(i);
     ends.push_back(modules_.size());
+    return ends;
+  }
+
+  std::vector<size_t> best_begins() const {
+    std::vector<size_t> ends = possible_ends(measured_);
+    if (ends.size() < static_cast<size_t>(options_.stages)) ends = possible_ends(false);
     if (modules_.size() == 0 || ends.size() < static_cast<size_t>(options_.stages))
       throw_error<ConfigError>("[pipeline] the step can be cut into {} stages at most, {} were asked for: {}",
                                modules_.size() == 0 ? 0 : ends.size(), options_.stages,
@@ -203,6 +219,7 @@ class Balancer {
   const VisitedModules modules_;
   const bool measured_;
   std::vector<ModuleLoad> until_{1};  // sums
+  std::vector<bool> computes_;
 };
 
 }  // namespace

@@ -5,7 +5,8 @@
 //   const BalancedCut cut = balance_stages(traced, costs, {.stages = 2, .micro_batches = 8});
 //
 // Of cuts whose slowest stage takes at most 2 % longer than that the one is taken whose fullest stage needs least
-// memory.
+// memory. By measured times no stage begins with a module that has no kernel of its own in the forward pass: it is
+// computed in the kernel of one before it (an activation after its layer), which such a cut would take apart.
 
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct StepCosts {
     int number = -1;  // of the node of the forward pass that it is or whose gradient it computes
     std::string path;
     double cost = 0;
+    bool forward = true;  // it is of the forward pass
   };
   bool measured = false;  // costs are seconds, of the kernels that planning chooses here; else operations
   std::vector<Node> nodes;
