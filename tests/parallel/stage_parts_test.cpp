@@ -140,6 +140,37 @@ TEST(StageParts, InThreeStagesOfFourRanksTrainAsOnOneDevice) {
         {.pipeline = 3, .tensor = 4}, name_of(schedule));
 }
 
+// What a layer of the second stage wants whole is wanted by the first stage, too, which comes to it later in the trace.
+class TwoReaders : public nn::Callable<TwoReaders> {
+ public:
+  TwoReaders()
+      : Callable("TwoReaders"),
+        words_(register_module("words", nn::Embedding({.rows = 12, .size = 8}))),
+        first_(register_module("first", nn::Linear({.in = 8, .out = 8}))),
+        norm_(register_module("norm", nn::LayerNorm({.shape = {8}}))),
+        head_(register_module("head", nn::Linear({.in = 8, .out = 12}))) {}
+  Tensor forward(const Tensor& tokens) const {
+    const Tensor x = tanh(first_(words_(tokens))), y = norm_(x);
+    return head_(y + softmax(x, 2));
+  }
+
+ private:
+  nn::Embedding words_;
+  nn::Linear first_;
+  nn::LayerNorm norm_;
+  nn::Linear head_;
+};
+
+TEST(StageParts, AreGatheredWhereTheFirstStageThatReadsThemIs) {
+  const Subject subject{[] {
+                          const TwoReaders net;
+                          return next_token_of(net, 12, [net](const Tensor& x) { return net(x); });
+                        },
+                        {.input = {4}, .symbols = 12, .classes = 12, .labels_rows = true},
+                        {{"first.*", 0}}};
+  expect_as_on_one_device(subject, {.batches = {8, 6}, .cut = Cut{"norm"}});
+}
+
 // --- random nets -----------------------------------------------------------------------------------------------------
 
 // Blocks in a row over [N, T, F], each of which may read what any block before it has made, and at the end the words
