@@ -121,6 +121,34 @@ TEST(PipelineBeside, ReplicasOfStagesShareBatchStatistics) {
   }
 }
 
+// Of one step after a whole one, for which the second replica has no samples: its batch is anything.
+std::vector<Outcome> with_stand_ins(uint64_t anything) {
+  std::vector<Outcome> outcomes(4);
+  const std::vector<std::string> errors = errors_on_ranks(4, {.data = 2, .pipeline = 2}, [&](Device device) {
+    const Subject subject = two_headed();
+    const Net net = make_net(subject, {});
+    net.module.to(device);
+    auto optimizer =
+        fleet::distributed_optimizer(optim::SGD(net.module.parameters(), {.lr = 0.05}), {.sync_batch_norm = true});
+    pipeline::Pipeline stages(net.module, optimizer, net.forward, {.micro_batches = 2, .cut = Cut{"conv2"}});
+    const bool second = fleet::mesh().place(Axis::data) == 1;
+    stages.train(batch_of(subject.data, 4, second ? 101 : 1, device));
+    const fleet::StandIns scope(second);
+    stages.train(batch_of(subject.data, 4, second ? anything : 2, device), std::vector<double>(2, second ? 0 : 1));
+    for (const auto& [name, variable] : net.module.state_dict())
+      if (stages.holds(variable))
+        outcomes[static_cast<size_t>(device.index)][name] = variable.value().to_vector<double>();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return outcomes;
+}
+
+TEST(PipelineBeside, StandInsCountForNothingInSharedStatistics) {
+  const std::vector<Outcome> found = with_stand_ins(7);
+  EXPECT_EQ(found, with_stand_ins(8));
+  EXPECT_EQ(found[0], found[1]);
+}
+
 TEST(PipelineBeside, ReplicasAddUpSeveralBatchesWithMeans) {
   Training run{.batches = {8, 8, 8, 6}, .clip = 0.5, .cut = Cut{"conv3"}, .replicas = 2, .accumulate = 2, .mean = 0.9};
   const Outcome expected = on_one_device(two_headed(), run);
