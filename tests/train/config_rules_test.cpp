@@ -98,9 +98,8 @@ TEST(ConfigRules, WhatDoesNotGoWithATensorAxisIsRefusedWithAReason) {
 
 TEST(ConfigRules, APipelineRefusesWhatDoesNotGoWithIt) {
   EXPECT_EQ(message({"mesh.pipeline=2"}), "no ConfigError");
-  for (const char* beside :
-       {"mesh.tensor=2", "ema_decay=0.9", "strategy.use_local_sgd=true", "strategy.accumulate_steps=2",
-        "strategy.use_amp=true"})
+  for (const char* beside : {"mesh.tensor=2", "ema_decay=0.9", "strategy.use_local_sgd=true",
+                             "strategy.accumulate_steps=2", "strategy.use_amp=true"})
     EXPECT_EQ(message({"mesh.pipeline=2", beside}), "no ConfigError");
   EXPECT_NE(message({"mesh.pipeline=2", "balance=auto"})
                 .find("gives slow ranks fewer samples, and ranks along mesh.pipeline have the same ones"),

@@ -24,8 +24,9 @@ void expect_in(const std::string& text, const Words& parts) {
 
 TEST(StagesTable, SaysWhereAndByWhatTheModelIsCut) {
   const Words settings{"model=lenet", "batch_size=32", "mesh.pipeline=2"};
-  expect_in(table_of(settings), {"\n0 ", "\n1 ", "the stages are most alike so: pipeline.cut=[",
-                                 "by operations and bytes, since no times were measured", "1f1b, 2 stages, 8 micro-batches"});
+  expect_in(table_of(settings),
+            {"\n0 ", "\n1 ", "the stages are most alike so: pipeline.cut=[",
+             "by operations and bytes, since no times were measured", "1f1b, 2 stages, 8 micro-batches"});
   const testing::ScratchFolder folder;
   setenv("BONFIRE_CACHE", folder.path().c_str(), 1);
   setenv("BONFIRE_TUNE", "full", 1);
@@ -38,7 +39,8 @@ TEST(StagesTable, SaysWhereAndByWhatTheModelIsCut) {
 TEST(StagesTable, ShowsACutThatWasSaid) {
   expect_in(table_of({"model=lenet", "batch_size=32", "mesh.pipeline=3", "pipeline.cut=[conv2, fc2]",
                       "pipeline.schedule=zero_bubble", "pipeline.micro_batches=5"}),
-            {"\n1      conv2", "\n2      fc2", "as was said: pipeline.cut=[conv2, fc2]", "zero_bubble, 3 stages, 5 micro-batches"});
+            {"\n1      conv2", "\n2      fc2", "as was said: pipeline.cut=[conv2, fc2]",
+             "zero_bubble, 3 stages, 5 micro-batches"});
 }
 
 TEST(StagesTable, RefusesWhatCannotBe) {
