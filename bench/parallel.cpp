@@ -11,6 +11,8 @@
 // All kinds take turns within a round; each number is the median over the rounds, and beside it its floor, the least of
 // them; ratios are of medians and, as floors, of floors. Cores must have nothing else to do.
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -38,13 +40,13 @@ class Team {
   Team(const Settings& settings, int ranks, const std::string& kind) {
     const std::string port = std::to_string(comm::serve_store({})->port());
     for (int rank = 0; rank < ranks; ++rank) {
-      const std::string number = std::to_string(rank), world = std::to_string(ranks);
-      const std::string job = ranks == 1
-                                  ? ""
-                                  : " RANK=" + number + " LOCAL_RANK=" + number + " WORLD_SIZE=" + world +
-                                        " LOCAL_WORLD_SIZE=" + world + " MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;
-      workers_.push_back(std::make_unique<bench::Worker>(bench::on_processors(2) + "env BONFIRE_CPU_THREADS=1" + job +
-                                                         " " + settings.self + " --rank " + kind));
+      const std::string job = ranks == 1 ? ""
+                                         : fmt::format(
+                                               " RANK={0} LOCAL_RANK={0} WORLD_SIZE={1} LOCAL_WORLD_SIZE={1} "
+                                               "MASTER_ADDR=127.0.0.1 MASTER_PORT={2}",
+                                               rank, ranks, port);
+      workers_.push_back(std::make_unique<bench::Worker>(fmt::format(
+          "{}env BONFIRE_CPU_THREADS=1{} {} --rank {}", bench::on_processors(2), job, settings.self, kind)));
     }
   }
   ~Team() {

@@ -131,13 +131,13 @@ inline int be_one_process(const std::string& work_name) {
   commit();
   auto backward = [&](const Tensor& input, const Tensor& label) {
     const Tensor batch[] = {input, label};
-    const Tensor loss = work.forward(batch)[0] * (1.0 / static_cast<double>(kMicroBatches));
+    Tensor loss = work.forward(batch)[0] * (1.0 / static_cast<double>(kMicroBatches));
     loss.backward();
     return loss;
   };
   auto adds = compile([&](const Tensor& input, const Tensor& label) { return backward(input, label); });
   auto updates = compile([&](const Tensor& input, const Tensor& label) {
-    const Tensor loss = backward(input, label);
+    Tensor loss = backward(input, label);
     optimizer.step();
     optimizer.clear_grad();
     return loss;
@@ -188,7 +188,7 @@ inline int be_tensor_rank(int ranks) {
   optim::Momentum optimizer = momentum_of(model);
   if (ranks > 1) optimizer = fleet::distributed_optimizer(optimizer);
   auto step = compile([&](const Tensor& input, const Tensor& target) {
-    const Tensor loss = subject.loss(model(input), target);
+    Tensor loss = subject.loss(model(input), target);
     loss.backward();
     optimizer.step();
     optimizer.clear_grad();
