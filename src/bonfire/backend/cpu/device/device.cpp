@@ -49,12 +49,10 @@ void ask_for_large_pages(void* data, size_t bytes) {
 class CpuMemory final : public DeviceMemory {
  public:
   void* allocate(size_t bytes) override {
+    if (bytes > base::memory_bytes()) fail_memory("a tensor", bytes);
     const size_t alignment = bytes >= kLargePage ? kLargePage : kAlignment;
     void* data = std::aligned_alloc(alignment, round_up(std::max<size_t>(bytes, 1), alignment));
-    if (data == nullptr || bytes > base::memory_bytes()) {
-      std::free(data);
-      fail_memory("a tensor", bytes);
-    }
+    if (data == nullptr) fail_memory("a tensor", bytes);
     ask_for_large_pages(data, bytes);
     return data;
   }
