@@ -51,7 +51,7 @@ struct Trial {
     const int rank = below(kRanks);
     return {.number = number,
             .rank = rank,
-            .schedule = kSchedules[number / 10 % 3],
+            .schedule = kSchedules[number % 3],
             .step = 3 + below(kSteps - 20),
             .after = std::chrono::milliseconds(below(20))};
   }
@@ -97,7 +97,9 @@ class Job {
 
   // MD5 of everything that the last checkpoint has, and of the best weights.
   std::map<std::string, std::string> bits() const {
-    const std::filesystem::path run = folder_ / "runs/1";
+    // A job that is killed before its first checkpoint begins another run.
+    const std::filesystem::path second = folder_ / "runs/2";
+    const std::filesystem::path run = std::filesystem::exists(second) ? second : folder_ / "runs/1";
     std::map<std::string, std::string> all;
     auto note = [&](const std::filesystem::path& file) {
       std::ifstream stream(file, std::ios::binary);
