@@ -196,6 +196,7 @@ std::string to_string(const Slice& slice) {
 std::vector<Stretch> stretches_of(const Slice& slice) {
   std::vector<Stretch> stretches;
   if (slice.count() == 0) return stretches;
+  if (slice.is_all()) return {{0, 0, slice.count()}};
   if (!slice.is_range()) {
     append_box(slice, row_major_strides(slice.whole()), row_major_strides(slice.local()), 0, 0, 0, stretches);
     return stretches;
