@@ -253,7 +253,7 @@ class PipelineBench {
     for (int stage = 0; stage < kStages; ++stage) {
       const auto i = static_cast<size_t>(stage);
       const auto slots = [&](pipeline::ScheduleKind kind) {
-        return pipeline::slots_of(kind, kStages, static_cast<int>(kMicroBatches), stage);
+        return pipeline::make_schedule({.kind = kind, .stages = kStages, .micro_batches = kMicroBatches}).slots[i];
       };
       const int all = slots(pipeline::ScheduleKind::gpipe), kept = slots(pipeline::ScheduleKind::one_f_one_b);
       print(

@@ -40,6 +40,23 @@ TEST(LaunchPipeline, TrainsInTwoStagesAsOneProcessDoesInEverySchedule) {
   }
 }
 
+// Evaluations too, whose results come from the last stage. A run goes on with one stage a rank.
+TEST(LaunchPipeline, TrainsWithTwoStagesOnEachRank) {
+  ScratchFolder folder, other;
+  const Words interleaved{"mesh.pipeline=2", "pipeline.micro_batches=3", "pipeline.schedule=interleaved"};
+  ChildProcess first(
+      joined(train_on(2), settings(folder, 32, joined(interleaved, {"pipeline.cut=[conv2, fc1, fc2]", "epochs=1"}))),
+      clean());
+  ASSERT_EQ(first.wait(), 0) << first.output();
+  expect_mentions(first.output(), {"stage 0 of 4, until conv2", "stage 2 of 4, from fc1 on, until fc2"});
+  ChildProcess second(
+      joined(train_on(2),
+             settings(folder, 32, joined({"resume=auto", "epochs=2"}, two_stages({"pipeline.schedule=1f1b"})))),
+      clean());
+  ASSERT_EQ(second.wait(), 0) << second.output();
+  expect_same(log_of(folder / "runs/1"), trained_alone(other));
+}
+
 TEST(LaunchPipeline, OfTwoReplicasTrainsAsOneProcess) {
   ScratchFolder folder, other;
   ChildProcess stages(joined(train_on(4), settings(folder, 16, {"mesh.pipeline=2", "pipeline.micro_batches=2"})),

@@ -39,10 +39,12 @@ class OnStage {
     if (run.sync_batch_norm) strategy.sync_batch_norm = true;
     strategy.accumulate_steps = run.accumulate;
     optimizer_.emplace(fleet::distributed_optimizer(optimizer_for(run, net_.module), strategy));
-    stages_ = std::make_unique<pipeline::Pipeline>(
-        net_.module, *optimizer_, net_.forward,
-        pipeline::PipelineOptions{
-            .micro_batches = run.micro_batches, .schedule = run.schedule, .cut = run.cut, .clip_grad_norm = run.clip});
+    stages_ = std::make_unique<pipeline::Pipeline>(net_.module, *optimizer_, net_.forward,
+                                                   pipeline::PipelineOptions{.micro_batches = run.micro_batches,
+                                                                             .schedule = run.schedule,
+                                                                             .chunks = run.chunks,
+                                                                             .cut = run.cut,
+                                                                             .clip_grad_norm = run.clip});
   }
 
   Outcome train() {
@@ -111,9 +113,9 @@ class OnStage {
 
   void expect_nothing_else() const {
     for (const auto& [state, name] : others_) {
-      EXPECT_FALSE(state->has_values) << name << " has values on stage " << stages_->stage();
+      EXPECT_FALSE(state->has_values) << name << " has values on rank " << stages_->rank();
       EXPECT_FALSE(state->buffer && state->buffer.storage->is_allocated())
-          << name << " has memory on stage " << stages_->stage();
+          << name << " has memory on rank " << stages_->rank();
     }
   }
 

@@ -19,6 +19,7 @@ struct Training {
   std::vector<int64_t> batches = {8, 8, 6, 8};  // rows; the third does not fill its micro-batches
   std::optional<double> clip = {};
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int chunks = 1;
   std::optional<std::vector<std::string>> cut = {};
   bool adam = false;  // not where a gradient is nothing but rounding: it makes that as large as any
   int replicas = 1;

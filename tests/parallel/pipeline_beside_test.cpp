@@ -230,7 +230,7 @@ TEST(PipelineBeside, AWeightThatAnotherStageOnlyReadsIsRefused) {
     OnStage(subject, {.batches = {8}, .cut = Cut{"second"}}, device).train();
   });
   for (const std::string& error : errors)
-    EXPECT_NE(error.find("stage 1 reads first.weight without a gradient (detached?), and stage 0 trains it"),
+    EXPECT_NE(error.find("rank 1 reads first.weight without a gradient (detached?), and rank 0 trains it"),
               std::string::npos)
         << error;
 }

@@ -1,9 +1,13 @@
 // Pipelines of stages train as one device does that adds up the gradients of as many micro-batches: every schedule, two
-// to four stages, cuts by hand and by cost, last batches that do not fill their micro-batches, models with skip
+// to six stages, cuts by hand and by cost, last batches that do not fill their micro-batches, models with skip
 // connections, tied weights and several heads.
 #include "bonfire/parallel/pipeline/pipeline.h"
 
+#include <cstdlib>
+
+#include "bonfire/runtime/tuning.h"
 #include "tests/parallel/in_stages.h"
+#include "tests/support/scratch_folder.h"
 
 namespace bonfire::pipeline_test {
 namespace {
@@ -53,6 +57,24 @@ TEST(Pipeline, TrainsAnLstm) {
                               name_of(schedule));
 }
 
+TEST(Pipeline, TrainsWithSeveralStagesOnEachRank) {
+  const Training vgg{.clip = 0.5,
+                     .schedule = ScheduleKind::interleaved,
+                     .chunks = 2,
+                     .cut = {{"features.1", "features.6", "classifier.3"}}};
+  expect_same_as_one_device(small_vgg(), vgg, 2, "four stages on two ranks");
+  Training thrice = vgg;
+  thrice.chunks = 3;
+  thrice.cut = {};
+  thrice.micro_batches = 3;
+  expect_same_as_one_device(small_vgg(), thrice, 2, "six stages on two ranks, cut by cost, three micro-batches");
+  expect_same_as_one_device(small_bert(), {.clip = 0.3, .schedule = ScheduleKind::interleaved, .chunks = 2}, 2,
+                            "shared words on the first and the last rank");
+  expect_same_as_one_device(small_lstm(),
+                            {.schedule = ScheduleKind::interleaved, .chunks = 1, .cut = {{"lstm", "fc"}}, .adam = true},
+                            3, "one stage on each of three ranks");
+}
+
 // Running statistics and losses are each replica's own.
 TEST(Pipeline, OfTwoReplicasAveragesTheirGradients) {
   const Training run{.clip = 0.5, .cut = {{"conv3"}}, .replicas = 2};
@@ -64,6 +86,20 @@ TEST(Pipeline, OfTwoReplicasAveragesTheirGradients) {
     });
     expect_near(one, expected, "two replicas of two stages");
   }
+}
+
+// By measured times images lie with their channels last or in blocks, between the programs of a stage too.
+TEST(Pipeline, TrainsWithKernelsThatWereTimed) {
+  const testing::ScratchFolder folder;
+  setenv("BONFIRE_CACHE", folder.path().c_str(), 1);
+  setenv("BONFIRE_TUNE", "full", 1);
+  runtime::reload_tuning();
+  for (ScheduleKind schedule : kSchedules)
+    expect_same_as_one_device(small_vgg(), {.schedule = schedule, .cut = {{"features.4"}}}, 2, name_of(schedule));
+  expect_same_as_one_device(small_resnet(), {.micro_batches = 2, .batches = {4, 4}, .cut = {{"layer2"}}}, 2, "ResNet");
+  unsetenv("BONFIRE_CACHE");
+  setenv("BONFIRE_TUNE", "off", 1);
+  runtime::reload_tuning();
 }
 
 // --- memory ---------------------------------------------------
@@ -117,6 +153,13 @@ TEST(Pipeline, RefusesACutThatCannotBe) {
   expect_on_all(errors_of(small_vgg(), {.cut = {{"classifier"}}}, 3), "the mesh has 3 stages: name 2");
   expect_on_all(errors_of(small_resnet(), {.cut = {{"layer1.0.conv2"}}}, 2),
                 "goes through 'layer1.0.relu', which computes on both sides");
+}
+
+// A rank sends nothing to itself, and writes each gradient in one program.
+TEST(Pipeline, RefusesWhatTwoStagesOfARankShare) {
+  const Training run{.schedule = ScheduleKind::interleaved, .chunks = 2, .cut = {{"conv3", "cls", "box"}}};
+  for (const std::string& error : errors_of(two_headed(), run, 2))
+    EXPECT_NE(error.find("stage 3 reads what stage 1 computes, and rank 1 has both"), std::string::npos) << error;
 }
 
 TEST(Pipeline, OfStagesWithOtherSchedulesOrCutsBeginsOnNone) {

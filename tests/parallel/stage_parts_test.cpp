@@ -256,12 +256,13 @@ void expect_random_net_as_on_one_device(uint64_t seed) {
   const std::mt19937 of_net = random;
   const RandomNet net = make(of_net, text);
   random.discard(100);
-  const int stages = 2 + static_cast<int>(random() % 2);
+  const int chunks = random() % 4 == 0 ? 2 : 1, ranks = chunks == 2 ? 2 : 2 + static_cast<int>(random() % 2);
   Training run{.micro_batches = 3,
                .batches = {6, 5},
                .clip = 0.1,
-               .schedule = kSchedules[random() % std::size(kSchedules)],
-               .cut = net.cut(random, stages),
+               .schedule = chunks == 2 ? ScheduleKind::interleaved : kSchedules[random() % std::size(kSchedules)],
+               .chunks = chunks,
+               .cut = net.cut(random, ranks * chunks),
                .dtype = DType::f64};
   std::vector<nn::Split> split{{"words.weight", static_cast<int>(random() % 2)}};
   std::set<const VariableState*> seen{&net.state_dict()[0].variable.state()};
@@ -271,7 +272,8 @@ void expect_random_net_as_on_one_device(uint64_t seed) {
     split.push_back({name, axis});
     text += fmt::format(" {}/{}", name, axis);
   }
-  SCOPED_TRACE(fmt::format("BONFIRE_SEED={}: {} stages, {}, blocks{}", seed, stages, name_of(run.schedule), text));
+  SCOPED_TRACE(
+      fmt::format("BONFIRE_SEED={}: {} stages, {}, blocks{}", seed, ranks * chunks, name_of(run.schedule), text));
   const Subject subject{[&, of_net] {
                           std::string unused;
                           const RandomNet one = make(of_net, unused);
@@ -279,7 +281,7 @@ void expect_random_net_as_on_one_device(uint64_t seed) {
                         },
                         {.input = {4}, .symbols = RandomNet::kWords, .classes = RandomNet::kWords, .labels_rows = true},
                         split};
-  expect_same_as_one_device(subject, run, {.pipeline = stages, .tensor = 2}, fmt::format("net {}", seed));
+  expect_same_as_one_device(subject, run, {.pipeline = ranks, .tensor = 2}, fmt::format("net {}", seed));
 }
 
 TEST(StageParts, RandomNetsTrainAsOnOneDevice) {

@@ -52,8 +52,8 @@ class ImageLayouts : public ::testing::Test {
 
   // The candidates in order, with "reorder" where one was put in.
   std::vector<std::string> choose() {
-    const LeafLayout leaves[] = {{{}, true}};
-    Choices choices = choose_candidates(graph_, leaves, false);
+    Choices choices = choose_candidates(graph_, given_, false);
+    output_layouts_ = choices.output_layouts;
     std::vector<std::string> names;
     for (const GraphNode& node : graph_.nodes())
       if (!node.is_input())
@@ -64,6 +64,8 @@ class ImageLayouts : public ::testing::Test {
   bonfire::testing::ScratchFolder folder_;
   Graph graph_;
   GraphValue feed_;
+  GivenLayouts given_{.leaves = {{{}, true}}};
+  std::vector<Layout> output_layouts_;
 };
 
 using Names = std::vector<std::string>;
@@ -71,6 +73,28 @@ using Names = std::vector<std::string>;
 TEST_F(ImageLayouts, ANodeWithoutAPreferenceFollowsItsNeighbours) {
   graph_.set_outputs({add(add(add(feed_, 40, 0), 0, 0), 40, 0)});
   EXPECT_EQ(choose(), (Names{"reorder", "last", "last", "last", "reorder"}));
+}
+
+// Between the programs of a stage.
+TEST_F(ImageLayouts, WhatMayLieAnyhowIsNotReordered) {
+  given_.outputs = {std::nullopt};
+  graph_.set_outputs({add(add(feed_, 40, 0), 40, 0)});
+  EXPECT_EQ(choose(), (Names{"reorder", "last", "last"}));
+  EXPECT_EQ(output_layouts_, std::vector<Layout>{channels_last()});
+}
+
+TEST_F(ImageLayouts, WhatComesSoIsNotReordered) {
+  given_.leaves = {{channels_last(), true}};
+  graph_.set_outputs({add(add(feed_, 40, 0), 40, 0)});
+  EXPECT_EQ(choose(), (Names{"last", "last", "reorder"}));
+  EXPECT_EQ(output_layouts_, std::vector<Layout>{Layout{}});
+}
+
+TEST_F(ImageLayouts, WhatMustLieSoIsReordered) {
+  given_.outputs = {channels_last()};
+  graph_.set_outputs({add(feed_, 0, 40)});
+  EXPECT_EQ(choose(), (Names{"rows", "reorder"}));
+  EXPECT_EQ(output_layouts_, std::vector<Layout>{channels_last()});
 }
 
 TEST_F(ImageLayouts, AnImageIsReorderedOnceForAllItsReaders) {

@@ -108,7 +108,13 @@ TEST(ConfigRules, APipelineRefusesWhatDoesNotGoWithIt) {
       message({"mesh.pipeline=3", "pipeline.cut=[fc]"}),
       "[config] pipeline.cut names 1 modules, and mesh.pipeline is 3: name the first module of each stage but the "
       "first, 2 in all");
-  EXPECT_NE(message({"mesh.pipeline=2", "pipeline.schedule=interleaved"}).find("expected one of gpipe, 1f1b"),
+  EXPECT_EQ(message({"mesh.pipeline=2", "pipeline.schedule=interleaved", "pipeline.cut=[conv2, fc1, fc2]"}),
+            "no ConfigError");
+  EXPECT_EQ(
+      message({"mesh.pipeline=2", "pipeline.schedule=interleaved", "pipeline.cut=[fc]"}),
+      "[config] pipeline.cut names 1 modules, and mesh.pipeline is 2, with 2 stages each: name the first module of "
+      "each stage but the first, 3 in all");
+  EXPECT_NE(message({"mesh.pipeline=2", "pipeline.schedule=interlaced"}).find("expected one of gpipe, 1f1b"),
             std::string::npos);
 }
 

@@ -28,17 +28,19 @@ struct Place {
   int64_t height = 0, width = 0;           // of its first image
 };
 
-// An image: who makes it (-1: it arrives row-major) and who reads it (-1: somebody who wants it row-major).
+// An image: who makes it and who reads it. -1: somebody who gives or wants it in a certain layout.
 struct Image {
   TensorSpec spec;
   int maker = -1;
   std::vector<int> readers;
+  int given = 0;            // the layout, where there is no maker
+  std::vector<int> wanted;  // [readers]: the layout where it is -1
 };
 
 class Search {
  public:
-  Search(const Graph& graph, const ParameterValues& parameters, bool fast_math)
-      : graph_(graph), parameters_(parameters), fast_math_(fast_math) {}
+  Search(const Graph& graph, const GivenLayouts& given, const ParameterValues& parameters, bool fast_math)
+      : graph_(graph), given_(given), parameters_(parameters), fast_math_(fast_math) {}
 
   NodeLayouts run() {
     collect_places();
@@ -80,12 +82,22 @@ class Search {
       place_of_[&node] = static_cast<int>(places_.size());
       places_.push_back({.node = &node, .times = {}, .neighbours = {}});
     }
+    collect_given();
     for (Place& place : places_) collect_candidates(place);
     std::vector<TimedNode> timed;
     for (const Place& place : places_)
       if (!has_one_kernel(place)) timed.push_back({place.node, place.candidates});
     share_out_timing(timed);
     for (Place& place : places_) time_layouts(place);
+  }
+
+  // Layouts in which images come and go.
+  void collect_given() {
+    for (const GraphNode& node : graph_.nodes())
+      if (node.is_input() && parameters_.is_image(output_of(node, 0))) number_of(given_.of_leaf(node));
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (const std::optional<Layout> wanted = given_.of_output(i); wanted && parameters_.is_image(graph_.outputs[i]))
+        number_of(*wanted);
   }
 
   void collect_candidates(Place& place) {
@@ -130,14 +142,21 @@ class Search {
   }
 
   void add_image(const GraphValue& value) {
-    Image image{value.spec(), -1, {}};
+    Image image{.spec = value.spec(), .readers = {}, .wanted = {}};
     auto place_of = [&](const GraphNode* node) {
       auto found = place_of_.find(node);
       return found == place_of_.end() ? -1 : found->second;
     };
     image.maker = place_of(value.node);
-    for (const GraphNode* user : graph_.users(value)) image.readers.push_back(place_of(user));
-    if (graph_.graph_uses(value) > 0) image.readers.push_back(-1);
+    if (value.node->is_input()) image.given = number_of(given_.of_leaf(*value.node));
+    auto add_reader = [&](int place, int wanted) {
+      image.readers.push_back(place);
+      image.wanted.push_back(wanted);
+    };
+    for (const GraphNode* user : graph_.users(value)) add_reader(place_of(user), 0);
+    for (size_t i = 0; i < graph_.outputs.size(); ++i)
+      if (const std::optional<Layout> wanted = given_.of_output(i); wanted && graph_.outputs[i] == value)
+        add_reader(-1, number_of(*wanted));
     std::vector<int> members = image.readers;
     members.push_back(image.maker);
     for (int member : members) {
@@ -193,14 +212,16 @@ class Search {
     size_t n = layouts_.size();
     for (size_t i = 0; i < images_.size(); ++i) {
       const Image& image = images_[i];
-      auto label = [&](int place) {
-        return place < 0 ? 0U : static_cast<unsigned>(labels[static_cast<size_t>(place)]);
+      auto label = [&](int place, int otherwise) {
+        return static_cast<unsigned>(place < 0 ? otherwise : labels[static_cast<size_t>(place)]);
       };
-      uint32_t counted = 1U << label(image.maker);
-      for (int reader : image.readers) {
-        if ((counted >> label(reader) & 1) != 0) continue;
-        counted |= 1U << label(reader);
-        cost += reorder_table_[i][label(image.maker) * n + label(reader)];
+      const unsigned made = label(image.maker, image.given);
+      uint32_t counted = 1U << made;
+      for (size_t k = 0; k < image.readers.size(); ++k) {
+        const unsigned read = label(image.readers[k], image.wanted[k]);
+        if ((counted >> read & 1) != 0) continue;
+        counted |= 1U << read;
+        cost += reorder_table_[i][made * n + read];
       }
     }
     return cost;
@@ -284,6 +305,7 @@ class Search {
   }
 
   const Graph& graph_;
+  const GivenLayouts& given_;
   const ParameterValues& parameters_;
   bool fast_math_;
   std::vector<Layout> layouts_{Layout{}, channels_last()};
@@ -347,8 +369,9 @@ bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, c
   return true;
 }
 
-NodeLayouts choose_image_layouts(const Graph& graph, const ParameterValues& parameters, bool fast_math) {
-  return Search(graph, parameters, fast_math).run();
+NodeLayouts choose_image_layouts(const Graph& graph, const GivenLayouts& given, const ParameterValues& parameters,
+                                 bool fast_math) {
+  return Search(graph, given, parameters, fast_math).run();
 }
 
 }  // namespace bonfire::runtime

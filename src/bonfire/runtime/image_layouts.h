@@ -13,6 +13,7 @@
 
 #include "bonfire/graph/graph.h"
 #include "bonfire/kernel/kernel.h"
+#include "bonfire/runtime/given_layouts.h"
 
 namespace bonfire::runtime {
 
@@ -43,6 +44,7 @@ bool keeps_images_as(const ParameterValues& parameters, const GraphNode& node, c
 using NodeLayouts = std::unordered_map<const GraphNode*, Layout>;
 
 // Nodes without images, or without a choice, are not in the result. fast_math: as in KernelRequest.
-NodeLayouts choose_image_layouts(const Graph& graph, const ParameterValues& parameters, bool fast_math);
+NodeLayouts choose_image_layouts(const Graph& graph, const GivenLayouts& given, const ParameterValues& parameters,
+                                 bool fast_math);
 
 }  // namespace bonfire::runtime

@@ -13,14 +13,15 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math)
+  Chooser(Graph& graph, const GivenLayouts& given, bool fast_math)
       : graph_(graph),
+        given_(given),
         fast_math_(fast_math),
         parameters_(graph),
-        image_layouts_(choose_image_layouts(graph, parameters_, fast_math)) {
+        image_layouts_(choose_image_layouts(graph, given, parameters_, fast_math)) {
     for (GraphNode& node : graph.nodes())
       for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) users_[{&node, i}] = graph.users({&node, i});
-    for (const LeafLayout& leaf : leaves) {
+    for (const LeafLayout& leaf : given.leaves) {
       choices_.leaf_layouts.push_back(leaf.layout);
       choices_.leaf_layout_used.push_back(false);
       fixed_.push_back(leaf.fixed);
@@ -31,14 +32,18 @@ class Chooser {
   Choices run() {
     for (auto node = graph_.nodes().begin(); node != graph_.nodes().end(); ++node) {
       if (node->is_input()) {
-        layouts_[{&*node, 0}] = is_variable(*node) ? choices_.leaf_layouts[node->leaf_position] : Layout{};
+        layouts_[{&*node, 0}] = is_variable(*node) ? choices_.leaf_layouts[node->leaf_position] : given_.of_leaf(*node);
       } else if (node->op->has(Trait::view)) {
         choose_alias(*node);
       } else {
         choose(*node);
       }
     }
-    for (size_t i = 0; i < graph_.outputs.size(); ++i) graph_.set_output(i, reordered(graph_.outputs[i], {}, nullptr));
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      if (const std::optional<Layout> wanted = given_.of_output(i))
+        graph_.set_output(i, reordered(graph_.outputs[i], *wanted, nullptr));
+      choices_.output_layouts.push_back(layouts_.at(graph_.outputs[i]));
+    }
     for (size_t i = 0; i < graph_.assignments.size(); ++i) settle_assignment(i);
     return std::move(choices_);
   }
@@ -223,6 +228,7 @@ class Chooser {
   };
 
   Graph& graph_;
+  const GivenLayouts& given_;
   bool fast_math_;
   ParameterValues parameters_;
   NodeLayouts image_layouts_;
@@ -236,8 +242,8 @@ class Chooser {
 
 }  // namespace
 
-Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math) {
-  return Chooser(graph, leaves, fast_math).run();
+Choices choose_candidates(Graph& graph, const GivenLayouts& given, bool fast_math) {
+  return Chooser(graph, given, fast_math).run();
 }
 
 }  // namespace bonfire::runtime

@@ -9,6 +9,7 @@
 
 #include "bonfire/graph/graph.h"
 #include "bonfire/kernel/kernel.h"
+#include "bonfire/runtime/given_layouts.h"
 
 namespace bonfire::runtime {
 
@@ -21,15 +22,10 @@ struct Choices {
   std::unordered_map<const GraphNode*, Choice> of_node;
   std::vector<Layout> leaf_layouts;
   std::vector<bool> leaf_layout_used;
-};
-
-// What is known of each leaf of the trace before planning.
-struct LeafLayout {
-  Layout layout;
-  bool fixed = false;
+  std::vector<Layout> output_layouts;
 };
 
 // Inserts `reorder` nodes into the graph where needed. fast_math: as in KernelRequest.
-Choices choose_candidates(Graph& graph, std::span<const LeafLayout> leaves, bool fast_math);
+Choices choose_candidates(Graph& graph, const GivenLayouts& given, bool fast_math);
 
 }  // namespace bonfire::runtime

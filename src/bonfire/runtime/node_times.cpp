@@ -25,7 +25,7 @@ std::vector<LeafLayout> layouts_of_leaves(const Graph& graph) {
 
 std::optional<std::vector<MeasuredNode>> measured_nodes(Graph& graph, const StepOptions& options) {
   passes::run_pipeline(graph, options);
-  const Choices choices = choose_candidates(graph, layouts_of_leaves(graph), options.fast_math);
+  const Choices choices = choose_candidates(graph, {layouts_of_leaves(graph)}, options.fast_math);
   std::vector<TimedNode> timed;
   for (const GraphNode& node : graph.nodes()) {
     const auto chosen = choices.of_node.find(&node);

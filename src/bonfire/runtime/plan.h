@@ -60,7 +60,8 @@ struct Plan {
   std::vector<Layout> leaf_layouts;    // of variables: how their memory must lie
   std::vector<bool> leaf_layout_used;  // whether this plan cares
   std::vector<TensorSpec> outputs;
-  std::vector<TensorSpec> crossings;  // one for each device that others read from
+  std::vector<Layout> output_layouts;  // row-major unless others were asked for
+  std::vector<TensorSpec> crossings;   // one for each device that others read from
   std::shared_ptr<CrossingMemory> crossing_memory;
   std::vector<Buffer> constants;
   std::vector<PlanNote> notes;

@@ -172,7 +172,7 @@ std::shared_ptr<Plan> find_or_compile(Trace& trace, std::span<const Value> live,
   }
   const auto begin = std::chrono::steady_clock::now();
   auto description = describe(trace, live, options);
-  std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), leaf_layouts(trace), options);
+  std::shared_ptr<Plan> plan = make_plan(Graph::from_trace(trace, live), {leaf_layouts(trace)}, options);
   save_tuning();
   std::lock_guard lock(plans.mutex);
   plans.statistics.seconds_compiling += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -11,7 +11,7 @@
 
 namespace bonfire::runtime {
 
-std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, std::span<const LeafLayout> leaves,
+std::unique_ptr<Plan> make_plan(std::unique_ptr<Graph> graph, const GivenLayouts& given,
                                 const passes::Options& options);
 
 }  // namespace bonfire::runtime

@@ -53,8 +53,12 @@ struct ValuePlaces::Work {
 
   void make_cells() {
     for (GraphNode& node : graph_.nodes())
-      if (node.is_input()) new_cell({&node, 0}, {});
+      if (node.is_input()) new_cell({&node, 0}, layout_of_input(node));
     for (GraphNode* node : order_.nodes) make_cells_of(*node);
+  }
+
+  Layout layout_of_input(const GraphNode& node) const {
+    return node.leaf_position < 0 ? Layout{} : choices_.leaf_layouts[static_cast<size_t>(node.leaf_position)];
   }
 
   void make_cells_of(GraphNode& node) {

@@ -149,7 +149,14 @@ namespace {
 class Balancer {
  public:
   Balancer(const Graph& traced, const StepCosts& costs, const BalanceOptions& options)
-      : options_(options), modules_(traced), measured_(costs.measured) {
+      : options_(options),
+        modules_(traced),
+        measured_(costs.measured),
+        slots_(make_schedule({.kind = options.schedule,
+                              .stages = options.stages / options.chunks,
+                              .micro_batches = options.micro_batches,
+                              .chunks = options.chunks})
+                   .slots) {
     for (const ModuleLoad& one : loads_of(traced, costs, modules_)) {
       until_.push_back(
           {until_.back().cost + one.cost, until_.back().parameters + one.parameters, until_.back().kept + one.kept});
@@ -172,7 +179,7 @@ class Balancer {
  private:
   double cost_of(size_t begin, size_t end) const { return until_[end].cost - until_[begin].cost; }
   double bytes_of(int stage, size_t begin, size_t end) const {
-    const int slots = slots_of(options_.schedule, options_.stages, options_.micro_batches, stage);
+    const int slots = slots_[static_cast<size_t>(stage)];
     return 2 * (until_[end].parameters - until_[begin].parameters) + slots * (until_[end].kept - until_[begin].kept);
   }
 
@@ -218,6 +225,7 @@ class Balancer {
   const BalanceOptions& options_;
   const VisitedModules modules_;
   const bool measured_;
+  const std::vector<int> slots_;      // [stages]
   std::vector<ModuleLoad> until_{1};  // sums
   std::vector<bool> computes_;
 };

@@ -35,7 +35,8 @@ struct StepCosts {
 StepCosts costs_of(const Graph& traced, const StepOptions& options);
 
 struct BalanceOptions {
-  int stages = 1;
+  int stages = 1;                                     // of all ranks
+  int chunks = 1;                                     // stages of each rank
   ScheduleKind schedule = ScheduleKind::one_f_one_b;  // which says how many micro-batches a stage keeps
   int micro_batches = 1;
   std::optional<std::vector<std::string>> firsts = {};  // these, which may be (ForwardStages): only what they cost

@@ -9,6 +9,7 @@
 #include "bonfire/comm/group.h"
 #include "bonfire/comm/messages.h"
 #include "bonfire/graph/mesh.h"
+#include "bonfire/parallel/pipeline/stage_graph.h"
 
 namespace bonfire::pipeline {
 namespace {
@@ -41,9 +42,11 @@ class Cutter {
     share_out_sums();
     for (size_t i = 0; i < graph_.outputs.size(); ++i) result_stages_.push_back(stage_of_result(graph_.outputs[i]));
     find_crossings();
-    if (options_.splits_weights) split_weights();
+    require_work_everywhere();
     CutStep cut;
-    for (int stage = 0; stage < options_.stages; ++stage) cut.stages.push_back(build_stage(stage));
+    for (int stage = 0; stage < options_.stages; ++stage)
+      cut.stages.push_back(stage % options_.ranks == options_.rank ? build_stage(stage) : StageStep{});
+    cut.result_stages = result_stages_;
     cut.holders = holders();
     for (const Crossing& one : crossings_) {
       const Edge edge = one.phase == Phase::forward ? Edge{one.from, one.to} : Edge{one.to, one.from};
@@ -61,8 +64,7 @@ class Cutter {
     Place place;
   };
 
-  // --- where a node is computed
-  // ----------------------------------------------------------------------------------------
+  // --- where a node is computed --------------------------------------------------------------------------------------
 
   bool is_everywhere(const GraphNode* node) const { return node->is_input() || places_.at(node).stage < 0; }
 
@@ -116,17 +118,28 @@ class Cutter {
     return is_everywhere(value.node) ? options_.stages - 1 : places_.at(value.node).stage;
   }
 
-  // --- the gradients of parameters that several stages use
-  // ---------------------------------------------------------------
+  // --- the gradients of parameters that several stages use -----------------------------------------------------------
 
   // Each stage sums what it has itself. Assignments of one variable by several stages are apart from then on.
   void share_out_sums() {
     for (const GraphAssignment& one : graph_.assignments) {
       const std::map<int, GraphValue> of_stage = parts_of(one.value);
       if (of_stage.size() < 2) assigned_.push_back({one.variable, one.value, place_of_assigned(one)});
+      if (of_stage.size() > 1) require_other_ranks(*one.variable, of_stage);
       if (of_stage.size() > 1)
         for (const auto& [stage, total] : of_stage) assigned_.push_back({one.variable, total, {stage, Part::backward}});
     }
+  }
+
+  // Of two programs of a rank each would write the gradient, or each add to it.
+  void require_other_ranks(const GraphNode& variable, const std::map<int, GraphValue>& of_stage) const {
+    std::map<int, int> stage_on;
+    for (const auto& [stage, total] : of_stage)
+      if (auto [other, fresh] = stage_on.emplace(stage % options_.ranks, stage); !fresh)
+        throw_error<ConfigError>(
+            "[pipeline] stages {} and {} share the parameter of {}, and rank {} has both stages; cut so that they are "
+            "on two ranks, or use fewer chunks",
+            other->second, stage, variable.path.empty() ? "an unnamed gradient" : variable.path, other->first);
   }
 
   // What each stage has of a gradient: of a sum its terms, and likewise of what sums become afterwards (a cast, a sum
@@ -187,8 +200,7 @@ class Cutter {
     return {std::max(stage, 0), node->phase == Phase::forward ? Part::forward : Part::backward};
   }
 
-  // --- what is sent
-  // ----------------------------------------------------------------------------------------------------
+  // --- what is sent --------------------------------------------------------------------------------------------------
 
   bool is_used(const GraphNode& node) const { return !node.is_input() && !replaced_.contains(&node); }
 
@@ -222,113 +234,120 @@ class Cutter {
         named(reader), to.stage, named(made), from.stage, from.part == Part::forward ? "forward" : "backward");
   }
 
-  // B keeps what the gradients that are sent are made of.
-  void split_weights() {
-    std::unordered_set<const GraphNode*> sent;
-    std::vector<const GraphNode*> left;
-    for (const Crossing& one : crossings_)
-      if (one.phase == Phase::backward) left.push_back(one.value.node);
-    while (!left.empty()) {
-      const GraphNode* node = left.back();
-      left.pop_back();
-      if (is_everywhere(node) || !sent.insert(node).second) continue;
-      for (const GraphValue& input : node->inputs)
-        if (!is_everywhere(input.node) && places_.at(input.node).stage == places_.at(node).stage)
-          left.push_back(input.node);
-    }
-    for (auto& [node, place] : places_)
-      if (place.stage >= 0 && place.part == Part::backward && !sent.contains(node)) place.part = Part::weights;
-    for (Assigned& one : assigned_)
-      if (one.place.part == Part::backward) one.place.part = Part::weights;
+  void require_work_everywhere() const {
+    std::set<int> busy;
+    for (const auto& [node, place] : places_) busy.insert(place.stage);
+    for (int stage = 0; stage < options_.stages; ++stage)
+      if (!busy.contains(stage))
+        throw_error<ConfigError>("[pipeline] the cut leaves stage {} without anything to compute; cut elsewhere",
+                                 stage);
   }
 
-  // --- the programs of a stage
-  // -----------------------------------------------------------------------------------------
-
-  StageStep build_stage(int stage) {
-    StageStep made;
-    slots_.clear();
-    in_slots_.clear();
-    for (size_t i = 0; i < crossings_.size(); ++i) {
-      const Crossing& one = crossings_[i];
-      if (one.from != stage && one.to != stage) continue;
-      MessageOf message{
-          .from = one.from, .to = one.to, .phase = one.phase, .tag = static_cast<int64_t>(i), .spec = one.value.spec()};
-      if (one.to == stage) {
-        message.value = slot_of(made, one.value);
-        SlotValue& slot = made.values[static_cast<size_t>(message.value)];
-        slot.from = one.from;
-        slot.phase = one.phase;
-        slot.tag = message.tag;
-      }
-      made.messages.push_back(message);
-    }
-    for (size_t i = 0; i < result_stages_.size(); ++i)
-      made.results.push_back(result_stages_[i] == stage ? slot_of(made, graph_.outputs[i]) : -1);
-    made.result_stages = result_stages_;
-    note_kept(made, stage);
-    bool any = false;
-    for (int part = 0; part < kParts; ++part) {
-      made.writing[static_cast<size_t>(part)] = build(stage, static_cast<Part>(part), false);
-      if (part > 0) made.adding[static_cast<size_t>(part)] = build(stage, static_cast<Part>(part), true);
-      any |= made.writing[static_cast<size_t>(part)].graph != nullptr;
-    }
-    if (!any)
-      throw_error<ConfigError>("[pipeline] the cut leaves stage {} without anything to compute; cut elsewhere", stage);
-    return made;
-  }
+  // --- a stage as one graph ------------------------------------------------------------------------------------------
 
   using ValueKey = std::pair<const GraphNode*, int>;
 
-  int slot_of(StageStep& made, const GraphValue& value) {
-    auto [place, fresh] = slots_.emplace(ValueKey(value.node, value.index), static_cast<int>(made.values.size()));
-    if (fresh) made.values.push_back({.spec = value.spec()});
-    if (fresh) in_slots_.push_back(value);
-    return place->second;
-  }
-
-  // What one program leaves for a later one of the stage.
-  void note_kept(StageStep& made, int stage) {
-    auto note = [&](const GraphValue& value, Part reader) {
-      if (is_everywhere(value.node)) return;
-      const Place& place = places_.at(value.node);
-      BONFIRE_CHECK(place.stage != stage || place.part <= reader, "{} is read before it is computed",
-                    named(*value.node));
-      if (place.stage == stage && place.part != reader) slot_of(made, value);
-    };
-    for (const GraphNode& node : graph_.nodes())
-      if (is_used(node) && !is_everywhere(&node) && places_.at(&node).stage == stage)
-        for (const GraphValue& input : node.inputs) note(input, places_.at(&node).part);
-    for (const Assigned& one : assigned_)
-      if (one.place.stage == stage) note(one.value, one.place.part);
-    for (const Crossing& one : crossings_)
-      if (one.from == stage) note(one.value, one.phase == Phase::forward ? Part::forward : Part::backward);
-  }
-
   struct Building {
-    ProgramGraph program;
+    StageGraph made;
     int stage;
-    Part part;
     std::map<ValueKey, GraphValue> of_value;
     std::unordered_map<const GraphNode*, GraphNode*> of_node;
+    std::vector<GraphValue> forward_ends = {};  // once it is computed
+    std::map<ValueKey, int> received = {};      // values of the step
   };
 
-  GraphValue input_of(Building& to, const ValueKey& key, LeafKind kind, const TensorSpec& spec, LeafSource source) {
-    GraphNode* leaf = to.program.graph->add_input(kind, spec);
-    leaf->leaf_position = static_cast<int>(to.program.leaves.size());
-    leaf->path = key.first->is_input() ? key.first->path : "";
-    to.program.leaves.push_back(source);
-    return to.of_value[key] = {leaf, 0};
+  StageStep build_stage(int stage) {
+    Building to{.made = {}, .stage = stage, .of_value = {}, .of_node = {}};
+    StageGraph& made = to.made;
+    made.graph = std::make_unique<Graph>();
+    for (size_t i = 0; i < crossings_.size(); ++i) note_message(to, static_cast<int>(i));
+    copy_nodes(to, Part::forward);
+    send(to, Phase::forward);
+    for (size_t i = 0; i < result_stages_.size(); ++i) {
+      if (result_stages_[i] != stage || part_of(graph_.outputs[i]) != Part::forward) continue;
+      to.forward_ends.push_back(copied(to, graph_.outputs[i]));
+    }
+    copy_nodes(to, Part::backward);
+    send(to, Phase::backward);
+    for (size_t i = 0; i < result_stages_.size(); ++i) {
+      const bool is_here = result_stages_[i] == stage;
+      made.step.results.push_back(is_here ? static_cast<int>(made.step.values.size()) : -1);
+      if (!is_here) continue;
+      made.step.values.push_back({.spec = graph_.outputs[i].spec()});
+      made.graph->add_output(copied(to, graph_.outputs[i]));
+      made.result_parts.push_back(part_of(graph_.outputs[i]));
+    }
+    for (const Assigned& one : assigned_)
+      if (one.place.stage == stage) assign(to, one);
+    passes::run_pipeline(*made.graph, options_.passes);
+    return cut_programs(std::move(made), options_.splits_weights);
+  }
+
+  void note_message(Building& to, int number) {
+    StageStep& step = to.made.step;
+    const Crossing& one = crossings_[static_cast<size_t>(number)];
+    if (one.from != to.stage && one.to != to.stage) return;
+    MessageOf message{.from = one.from, .to = one.to, .phase = one.phase, .tag = number, .spec = one.value.spec()};
+    if (one.to == to.stage) {
+      message.value = static_cast<int>(step.values.size());
+      to.received[{one.value.node, one.value.index}] = message.value;
+      step.values.push_back({.spec = one.value.spec(), .from = one.from, .phase = one.phase, .tag = number});
+    }
+    step.messages.push_back(message);
+  }
+
+  Part part_of(const GraphValue& value) const {  // a result may be computed anywhere
+    return is_everywhere(value.node) ? Part::forward : places_.at(value.node).part;
+  }
+
+  void copy_nodes(Building& to, Part part) {
+    for (const GraphNode& node : graph_.nodes())
+      if (is_used(node) && !is_everywhere(&node) && places_.at(&node).stage == to.stage &&
+          places_.at(&node).part == part)
+        copy_node(to, node);
+  }
+
+  void send(Building& to, Phase phase) {
+    for (size_t i = 0; i < crossings_.size(); ++i) {
+      const Crossing& one = crossings_[i];
+      if (one.from != to.stage || one.phase != phase) continue;
+      GraphNode* sent = to.made.graph->add(comm::send_op(), {copied(to, one.value)},
+                                           {{"axis", static_cast<int>(Axis::pipeline)},
+                                            {"peer", one.to % options_.ranks},
+                                            {"tag", static_cast<int64_t>(i)},
+                                            {"dtype", one.value.spec().dtype}});
+      to.made.sent[sent] = phase;
+      if (phase == Phase::forward) to.forward_ends.push_back({sent, 0});
+    }
+  }
+
+  GraphValue input_of(Building& to, const GraphValue& value, LeafKind kind, LeafSource source) {
+    GraphNode* leaf = to.made.graph->add_input(kind, value.spec());
+    leaf->leaf_position = static_cast<int>(to.made.leaves.size());
+    leaf->path = value.node->is_input() ? value.node->path : "";
+    to.made.leaves.push_back(source);
+    return {leaf, 0};
+  }
+
+  // A gradient of another stage comes after all that this one computes before it: what fuses must not mix the two.
+  GraphValue received(Building& to, const GraphValue& value) {
+    const int slot = to.received.at({value.node, value.index});
+    const GraphValue leaf = input_of(to, value, LeafKind::feed, {.value = slot});
+    if (to.made.step.values[static_cast<size_t>(slot)].phase == Phase::forward || to.forward_ends.empty()) return leaf;
+    std::vector<GraphValue> inputs{leaf};
+    inputs.insert(inputs.end(), to.forward_ends.begin(), to.forward_ends.end());
+    GraphNode* after = to.made.graph->add(after_forward_op, std::move(inputs));
+    after->phase = Phase::backward;
+    return {after, 0};
   }
 
   GraphValue copied(Building& to, const GraphValue& value) {
     const ValueKey key(value.node, value.index);
     if (auto found = to.of_value.find(key); found != to.of_value.end()) return found->second;
     const GraphNode& node = *value.node;
-    if (node.is_input()) return input_of(to, key, node.leaf, node.outputs[0], {.leaf = node.leaf_position});
+    if (node.is_input()) return to.of_value[key] = input_of(to, value, node.leaf, {.leaf = node.leaf_position});
     const Place& place = places_.at(&node);
-    if (place.stage >= 0 && (place.stage != to.stage || place.part != to.part))
-      return input_of(to, key, LeafKind::feed, value.spec(), {.value = slots_.at(key)});
+    if (place.stage >= 0 && place.stage != to.stage) return to.of_value[key] = received(to, value);
     return {copy_node(to, node), value.index};
   }
 
@@ -336,61 +355,21 @@ class Cutter {
     if (auto found = to.of_node.find(&node); found != to.of_node.end()) return found->second;
     std::vector<GraphValue> inputs;
     for (const GraphValue& input : node.inputs) inputs.push_back(copied(to, input));
-    GraphNode* made = to.program.graph->add_like(node, *node.op, std::move(inputs), node.attributes);
+    GraphNode* made = to.made.graph->add_like(node, *node.op, std::move(inputs), node.attributes);
     return to.of_node[&node] = made;
   }
 
-  // `adds`: to the gradients that are there.
-  ProgramGraph build(int stage, Part part, bool adds) {
-    Building to{.program = {}, .stage = stage, .part = part, .of_value = {}, .of_node = {}};
-    to.program.graph = std::make_unique<Graph>();
-    Graph& graph = *to.program.graph;
-    for (const GraphNode& node : graph_.nodes())
-      if (is_used(node) && !is_everywhere(&node) && places_.at(&node).stage == stage && places_.at(&node).part == part)
-        copy_node(to, node);
-    for (size_t slot = 0; slot < in_slots_.size(); ++slot) {
-      const GraphValue& value = in_slots_[slot];  // a result may be computed anywhere
-      const Place place = is_everywhere(value.node) ? Place{stage, Part::forward} : places_.at(value.node);
-      if (place.stage != stage || place.part != part) continue;
-      graph.add_output(copied(to, value));
-      to.program.outputs.push_back(static_cast<int>(slot));
-    }
-    for (size_t i = 0; i < crossings_.size(); ++i) {
-      const Crossing& one = crossings_[i];
-      if (one.from != stage || part != (one.phase == Phase::forward ? Part::forward : Part::backward)) continue;
-      graph.add(comm::send_op(), {copied(to, one.value)},
-                {{"axis", static_cast<int>(Axis::pipeline)},
-                 {"peer", one.to},
-                 {"tag", static_cast<int64_t>(i)},
-                 {"dtype", one.value.spec().dtype}});
-    }
-    assign(to, adds);
-    const bool is_empty =
-        std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const GraphNode& node) { return node.is_input(); });
-    return is_empty && to.program.assigned.empty() ? ProgramGraph{} : std::move(to.program);
+  void assign(Building& to, const Assigned& one) {
+    Graph& graph = *to.made.graph;
+    GraphValue value = copied(to, one.value);
+    const GraphValue variable = copied(to, {one.variable, 0});
+    if (value.spec().dtype != variable.spec().dtype)  // under mixed precision, of a sum of both types a narrow part
+      value = {graph.add_like(*one.value.node, cast_, {value}, {{"dtype", variable.spec().dtype}}), 0};
+    graph.assign(variable.node, value);
+    to.made.assigned_parts.push_back(one.place.part);
   }
 
-  void assign(Building& to, bool adds) {
-    Graph& graph = *to.program.graph;
-    for (const Assigned& one : assigned_) {
-      if (one.place.stage != to.stage || one.place.part != to.part) continue;
-      GraphValue value = copied(to, one.value);
-      const GraphValue variable = copied(to, {one.variable, 0});
-      if (value.spec().dtype != variable.spec().dtype)  // under mixed precision, of a sum of both types a narrow part
-        value = {graph.add_like(*one.value.node, cast_, {value}, {{"dtype", variable.spec().dtype}}), 0};
-      if (adds && to.part != Part::forward) {
-        GraphNode* sum = graph.add(add_, {variable, value});
-        sum->phase = Phase::backward;
-        sum->path = one.value.node->path;
-        value = {sum, 0};
-      }
-      graph.assign(variable.node, value);
-      to.program.assigned.push_back(one.variable->leaf_position);
-    }
-  }
-
-  // --- who holds what
-  // --------------------------------------------------------------------------------------------------
+  // --- who holds what ------------------------------------------------------------------------------------------------
 
   std::map<int, std::vector<int>> holders() const {
     std::map<int, std::set<int>> all;
@@ -425,8 +404,6 @@ class Cutter {
   std::vector<Assigned> assigned_;
   std::vector<int> result_stages_;
   std::vector<Crossing> crossings_;
-  std::map<ValueKey, int> slots_;     // of the stage that is built
-  std::vector<GraphValue> in_slots_;  // [slots]
 };
 
 }  // namespace

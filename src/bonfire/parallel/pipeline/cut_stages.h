@@ -8,7 +8,10 @@
 // held by both, and each has the gradient of its own use. Every other value that a stage reads of another is sent to it
 // directly, over however many stages between.
 //
-// A program is a graph of its own. What it reads of an earlier program of its stage, or receives, is an input: a slot.
+// A stage is fused as one graph, forward and backward pass together, and only then cut into programs: F is what its
+// activations, results and running statistics are made of, B the rest, or with W apart what the gradients are made of
+// that earlier stages wait for. Each program is a graph of its own. What it reads of an earlier program of its stage,
+// or receives, is an input: a slot.
 
 #include <array>
 #include <map>
@@ -17,6 +20,7 @@
 
 #include "bonfire/parallel/pipeline/forward_stages.h"
 #include "bonfire/parallel/pipeline/schedule.h"
+#include "bonfire/passes/pass.h"
 
 namespace bonfire::pipeline {
 
@@ -57,22 +61,25 @@ struct StageStep {
   std::vector<SlotValue> values;
   std::vector<MessageOf> messages;  // that this stage sends or receives, in their order
   std::vector<int> results;         // [results]: values in slots; -1: another stage has it
-  std::vector<int> result_stages;   // [results]
 };
 
-// The same for all stages.
+// The same for all stages, but for their programs.
 struct CutStep {
-  std::vector<StageStep> stages;
+  std::vector<StageStep> stages;  // those of other ranks are empty
   std::vector<Edge> edges;
+  std::vector<int> result_stages;           // [results]
   std::map<int, std::vector<int>> holders;  // leaf of a variable → the stages that read or write it
 };
 
 struct CutStagesOptions {
   int stages = 1;
+  int rank = 0, ranks = 1;      // stage i is on rank i % ranks
   bool splits_weights = false;  // W is apart from B
+  passes::Options passes = {};  // of a stage
 };
 
-// The results are the graph's outputs. ConfigError where a stage reads what a later one computes. The graph is used up.
+// The results are the graph's outputs. ConfigError where a stage reads what a later one computes, or two stages of a
+// rank share a parameter. The graph is used up.
 CutStep cut_stages(Graph& graph, const ForwardStages& forward, const CutStagesOptions& options);
 
 }  // namespace bonfire::pipeline

@@ -22,11 +22,11 @@ namespace {
 
 constexpr int64_t kSharedTag = int64_t{1} << 32;  // above those of values between programs
 
-bool contains(const std::vector<int>& stages, int stage) {
-  return std::find(stages.begin(), stages.end(), stage) != stages.end();
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Every stage gets all results: whoever has one not adds zeros. Of several micro-batches they are scalars, and become a
+// Every rank gets all results: whoever has one not adds zeros. Of several micro-batches they are scalars, and become a
 // list, f64 [micro-batches].
 class ResultSharing {
  public:
@@ -49,7 +49,7 @@ class ResultSharing {
   }
 
  private:
-  bool is_own(size_t result) const { return results_->stages[result] == fleet::mesh().place(Axis::pipeline); }
+  bool is_own(size_t result) const { return results_->ranks[result] == fleet::mesh().place(Axis::pipeline); }
 
   static Tensor zeros_of(const TensorSpec& spec) {
     return Tensor::from_bytes(std::vector<std::byte>(spec.bytes()), spec);
@@ -110,10 +110,10 @@ struct Pipeline::State {
   nn::Module model;
   optim::Optimizer optimizer;
   PipelineOptions options;
-  int stage, stages;
+  int rank;  // along the pipeline axis
   StageRunner runner;
   ResultSharing share;
-  std::vector<Variable> own = {};  // parameters whose gradients this stage has
+  std::vector<Variable> own = {};  // parameters whose gradients this rank has
   bool prepared = false;
   bool adds_up = false;  // to the gradients of the batches before, which have not updated yet (accumulate_steps)
   CompiledStep reduce{[this](std::span<const Tensor>) { return trace_reduce(); }};
@@ -125,7 +125,7 @@ struct Pipeline::State {
     require_same_on_ranks();
     require_gradients_of_all_readers();
     for (const Parameter& parameter : model.parameters())
-      if (contains(runner.stages_of(parameter), stage) && parameter.requires_grad()) own.push_back(parameter);
+      if (contains(runner.ranks_of(parameter), rank) && parameter.requires_grad()) own.push_back(parameter);
     optimizer.lay_out_apart(own);
     for (const Axis axis : {Axis::tensor, Axis::data})
       if (fleet::mesh().size(axis) > 1) take_values_of_first(axis);
@@ -138,6 +138,7 @@ struct Pipeline::State {
     comm::require_same(fleet::group(), "pipeline",
                        {{"pipeline.schedule", name_of(options.schedule)},
                         {"pipeline.micro_batches", std::to_string(options.micro_batches)},
+                        {"pipeline.chunks", std::to_string(options.chunks)},
                         {"pipeline.cut", fmt::format("{}", fmt::join(runner.cut()->firsts(), ", "))}});
   }
 
@@ -145,12 +146,12 @@ struct Pipeline::State {
   void require_gradients_of_all_readers() const {
     for (const auto& [name, parameter] : model.named_parameters()) {
       if (!parameter.requires_grad()) continue;
-      const std::vector<int> having = runner.stages_of(parameter.grad_variable());
-      for (int reader : runner.stages_of(parameter))
+      const std::vector<int> having = runner.ranks_of(parameter.grad_variable());
+      for (int reader : runner.ranks_of(parameter))
         if (!having.empty() && !contains(having, reader))
           throw_error<ConfigError>(
-              "[pipeline] stage {} reads {} without a gradient (detached?), and stage {} trains it; cut so that both "
-              "are one stage",
+              "[pipeline] rank {} reads {} without a gradient (detached?), and rank {} trains it; cut so that both are "
+              "in one stage",
               reader, name, having.front());
     }
   }
@@ -170,7 +171,7 @@ struct Pipeline::State {
     comm::Group& alike = fleet::group(axis);
     for (const auto& [name, variable] : model.state_dict()) {
       const bool is_alike = axis == Axis::data || variable.slice().is_all();
-      if (!contains(runner.stages_of(variable), stage) || !is_alike) continue;
+      if (!contains(runner.ranks_of(variable), rank) || !is_alike) continue;
       std::vector<std::byte> bytes(variable.stored_spec().bytes());
       if (alike.rank() == 0) bytes = variable.save_stored();
       alike.broadcast({bytes.data(), bytes.size(), DType::u8}, 0);
@@ -178,24 +179,24 @@ struct Pipeline::State {
     }
   }
 
-  // REDUCE: each stage that has a part of a shared gradient gives it to the others, and all add them up alike.
+  // REDUCE: each rank that has a part of a shared gradient gives it to the others, and all add them up alike.
   std::vector<Tensor> trace_reduce() const {
     NoGrad no_grad;
     PhaseScope phase(Phase::update);
     for (const SharedGradient& one : runner.shared_gradients())
-      for (int other : one.stages)
-        if (other != stage) comm::send(one.gradient.stored(), Axis::pipeline, other, kSharedTag + one.number);
+      for (int other : one.ranks)
+        if (other != rank) comm::send(one.gradient.stored(), Axis::pipeline, other, kSharedTag + one.number);
     return {};
   }
 
   std::vector<Tensor> receive_shared() {
     std::vector<Tensor> received;
     for (const SharedGradient& one : runner.shared_gradients())
-      for (int other : one.stages)
-        if (other != stage)
-          received.push_back(runner.receive(
-              one.gradient.stored_spec(), other, kSharedTag + one.number,
-              fmt::format("[pipeline] stage {} of {}, REDUCE of {}", stage, stages, one.gradient.name())));
+      for (int other : one.ranks)
+        if (other != rank)
+          received.push_back(
+              runner.receive(one.gradient.stored_spec(), other, kSharedTag + one.number,
+                             fmt::format("[pipeline] {}, REDUCE of {}", runner.name(), one.gradient.name())));
     return received;
   }
 
@@ -206,8 +207,8 @@ struct Pipeline::State {
       size_t next = 0;
       for (const SharedGradient& one : runner.shared_gradients()) {
         Tensor sum;
-        for (int other : one.stages) {
-          const Tensor part = other == stage ? one.gradient.stored() : received[next++];
+        for (int other : one.ranks) {
+          const Tensor part = other == rank ? one.gradient.stored() : received[next++];
           sum = sum.defined() ? sum + part : part;
         }
         one.gradient.assign_stored(sum);
@@ -223,12 +224,12 @@ struct Pipeline::State {
     return {};
   }
 
-  // By the norm of all stages' gradients; of a shared one the first stage that has it.
+  // By the norm of all stages' gradients; of a shared one the first rank that has it.
   void clip() const {
     std::vector<Tensor> gradients, counted;
     for (const Variable& parameter : own) {
       gradients.push_back(parameter.grad_variable().value());
-      if (runner.stages_of(parameter).front() == stage) counted.push_back(gradients.back());
+      if (runner.ranks_of(parameter).front() == rank) counted.push_back(gradients.back());
     }
     const Tensor here = counted.empty() ? zeros({}, DType::f64, device_of(model)) : gradient_squares(counted);
     const Tensor squares = comm::all_reduce(here, Axis::pipeline);
@@ -267,9 +268,7 @@ struct Pipeline::State {
     return shared;
   }
 
-  std::string place_in_words(const char* where) const {
-    return fmt::format("[pipeline] stage {} of {}, {}", stage, stages, where);
-  }
+  std::string place_in_words(const char* where) const { return fmt::format("[pipeline] {}, {}", runner.name(), where); }
 
   void end_schedule() {
     StepContext& context = StepContext::current();
@@ -293,15 +292,16 @@ Pipeline::Pipeline(nn::Module model, optim::Optimizer optimizer, Forward forward
         "gradients "
         "of its stages along the data axis by itself");
   require_shared_out(model);
-  RunnerOptions running{
-      .schedule = options.schedule, .micro_batches = options.micro_batches, .cut = options.cut, .trains = true};
+  RunnerOptions running{.schedule = options.schedule,
+                        .micro_batches = options.micro_batches,
+                        .chunks = options.chunks,
+                        .cut = options.cut,
+                        .trains = true};
   const Device device = device_of(model);
-  const Mesh& mesh = fleet::mesh();
   state_ = std::unique_ptr<State>(new State{.model = std::move(model),
                                             .optimizer = std::move(optimizer),
                                             .options = std::move(options),
-                                            .stage = mesh.place(Axis::pipeline),
-                                            .stages = mesh.size(Axis::pipeline),
+                                            .rank = fleet::mesh().place(Axis::pipeline),
                                             .runner = StageRunner(std::move(forward), std::move(running)),
                                             .share = ResultSharing(device, true)});
 }
@@ -319,16 +319,17 @@ std::vector<Tensor> Pipeline::train(std::span<const Tensor> batch, std::span<con
 }
 
 std::vector<int64_t> Pipeline::rows_of(int64_t batch) const { return state_->runner.rows_of(batch); }
-int Pipeline::stage() const { return state_->stage; }
+int Pipeline::rank() const { return state_->rank; }
+std::string Pipeline::name() const { return state_->runner.name(); }
 const std::shared_ptr<const ForwardStages>& Pipeline::cut() const { return state_->runner.cut(); }
 const std::optional<BalancedCut>& Pipeline::balanced() const { return state_->runner.balanced(); }
-bool Pipeline::owns(const Variable& variable) const { return owner_of(variable) == state_->stage; }
+bool Pipeline::owns(const Variable& variable) const { return owner_of(variable) == state_->rank; }
 bool Pipeline::holds(const Variable& variable) const {
-  return contains(state_->runner.stages_of(variable), state_->stage);
+  return contains(state_->runner.ranks_of(variable), state_->rank);
 }
 int Pipeline::owner_of(const Variable& variable) const {
-  const std::vector<int> stages = state_->runner.stages_of(variable);
-  return stages.empty() ? 0 : stages.front();
+  const std::vector<int> ranks = state_->runner.ranks_of(variable);
+  return ranks.empty() ? 0 : ranks.front();
 }
 size_t Pipeline::slot_bytes() const { return state_->runner.slot_bytes(); }
 void Pipeline::start_profile() { state_->runner.start_profile(); }
@@ -340,15 +341,27 @@ struct PipelinedForward::State {
   ResultSharing share;
 };
 
+namespace {
+
+RunnerOptions as_forward(std::shared_ptr<const ForwardStages> cut) {
+  const int chunks = (static_cast<int>(cut->firsts().size()) + 1) / fleet::mesh().size(Axis::pipeline);
+  return {.schedule = chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::gpipe,
+          .micro_batches = 1,
+          .chunks = chunks,
+          .cut_like = std::move(cut),
+          .trains = false};
+}
+
+}  // namespace
+
 PipelinedForward::PipelinedForward(Forward forward, std::shared_ptr<const ForwardStages> cut, Device device)
-    : state_(std::unique_ptr<State>(new State{
-          .runner = StageRunner(
-              [forward = std::move(forward)](std::span<const Tensor> inputs) {
-                NoGrad no_grad;
-                return forward(inputs);
-              },
-              {.schedule = ScheduleKind::gpipe, .micro_batches = 1, .cut_like = std::move(cut), .trains = false}),
-          .share = ResultSharing(device, false)})) {}
+    : state_(std::unique_ptr<State>(new State{.runner = StageRunner(
+                                                  [forward = std::move(forward)](std::span<const Tensor> inputs) {
+                                                    NoGrad no_grad;
+                                                    return forward(inputs);
+                                                  },
+                                                  as_forward(std::move(cut))),
+                                              .share = ResultSharing(device, false)})) {}
 
 PipelinedForward::~PipelinedForward() = default;
 

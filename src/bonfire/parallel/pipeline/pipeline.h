@@ -1,5 +1,5 @@
 #pragma once
-// Pipeline: trains a model in stages, one on each rank along the mesh's pipeline axis.
+// Pipeline: trains a model in stages, one on each rank along the mesh's pipeline axis, or several (interleaved).
 //
 //   fleet::join(group, {.pipeline = 2});
 //   pipeline::Pipeline pipeline(model, optimizer,
@@ -34,6 +34,7 @@ namespace bonfire::pipeline {
 struct PipelineOptions {
   int64_t micro_batches = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int chunks = 1;                                    // stages of each rank; more than one: interleaved only
   std::optional<std::vector<std::string>> cut = {};  // the first module of each further stage; empty: balanced
   std::optional<double> clip_grad_norm = {};         // over all stages
 };
@@ -56,15 +57,16 @@ class Pipeline {
   std::vector<Tensor> train(std::span<const Tensor> batch, std::span<const double> weights = {});
   std::vector<int64_t> rows_of(int64_t batch) const;  // of each micro-batch of so many rows
 
-  int stage() const;
+  int rank() const;          // along the pipeline axis: the first of its stages
+  std::string name() const;  // "stage 1 of 2"; where a rank has several: "rank 1 of 2 (stages 1, 3 of 4)"
   const std::shared_ptr<const ForwardStages>& cut() const;  // null before prepare()
   const std::optional<BalancedCut>& balanced() const;       // why it is cut there; empty: that was said
-  bool holds(const Variable& variable) const;               // whether this stage uses it
-  // The first of the stages that hold it; of a variable that none uses the first one of all.
+  bool holds(const Variable& variable) const;               // whether this rank uses it
+  // The first of the ranks that hold it; of a variable that none uses the first one of all.
   int owner_of(const Variable& variable) const;
   bool owns(const Variable& variable) const;
   size_t slot_bytes() const;  // of values between programs
-  // Times this stage's F, B and W in the steps between the two, after a first one: medians, in seconds.
+  // Times this rank's F, B and W in the steps between the two, after a first one: medians, in seconds.
   void start_profile();
   StageTimes stop_profile();
   // For ops that have no rule for parts, over the tensor axis, in all stages.

@@ -16,10 +16,10 @@
 //   zero bubble  the order of 1F1B, but B leaves the gradients of weights to W, which comes s micro-batches later on
 //                stage s and fills the time in which it would wait: p slots, and a third of the bubble.
 //   interleaved  each rank has several chunks of the model, rank r the stages r, r + p, r + 2p …, so that the first
-//                micro-batch is through sooner. For the simulator; not executed.
+//                micro-batch is through sooner: of v chunks, an idle share as of v times as many micro-batches.
 //
-// RECEIVE stands one program before the one that reads what comes, so that it is under way meanwhile. Whatever order
-// two stages exchange messages in is the same for both.
+// RECEIVE stands one program before the one that reads what comes, so that it is under way meanwhile, or earlier: a
+// rank receives what another sends in the order in which that one sends it.
 
 #include <cstdint>
 #include <string>
@@ -42,11 +42,13 @@ struct Item {
   int chunk = 0;                 // of the rank's, where it has several
   Phase phase = Phase::forward;  // receive and send: of activations, or backward: of gradients
   int peer = -1;                 // receive and send: the rank
-  int slot = -1;                 // of what F leaves; receive: of what comes. Send, reduce and update: none
+  int other = -1;                // receive and send: the stage that the message is from or for
+  int slot = -1;                 // of the chunk, what F leaves; receive: what comes. Send, reduce and update: none
 
   friend bool operator==(const Item&, const Item&) = default;
 };
-std::string to_string(const Item& item);  // "F 3 in slot 1", "RECEIVE gradients of 2 from 1 in slot 0"
+// "F 3 in slot 1", "RECEIVE gradients of 2 from 1 in slot 0"; of a chunk but the first: "F 3 of chunk 1 in slot 1"
+std::string to_string(const Item& item);
 
 // Stage `from` computes in F what stage `to` reads, and gets a gradient for it.
 struct Edge {
@@ -64,16 +66,12 @@ struct ScheduleOptions {
 
 struct Schedule {
   ScheduleOptions options;                  // with its edges
-  std::vector<std::vector<Item>> ranks;     // [stages]: what each does, in order
+  std::vector<std::vector<Item>> ranks;     // [ranks]: what each does, in order
   std::vector<int> slots;                   // [stages] of what F leaves
   std::vector<int> activations, gradients;  // [stages]: slots of what is received, one each in every slot for each edge
 };
 
-// ConfigError for numbers that cannot be: fewer than one, or interleaved with micro-batches that are no multiple of the
-// stages.
+// ConfigError for numbers that cannot be: fewer than one.
 Schedule make_schedule(const ScheduleOptions& options);
-
-// How many micro-batches a rank keeps at a time at most, by the formulas above.
-int slots_of(ScheduleKind kind, int stages, int micro_batches, int stage);
 
 }  // namespace bonfire::pipeline

@@ -17,8 +17,13 @@ namespace {
 bool is_program(Work work) { return work == Work::forward || work == Work::backward || work == Work::weights; }
 
 struct SentMessage {
-  int micro_batch, chunk;  // of the sender
+  int micro_batch, from, to;  // stages
+  Phase phase;
   double arrives;
+
+  bool is_same(const SentMessage& other) const {
+    return micro_batch == other.micro_batch && from == other.from && to == other.to && phase == other.phase;
+  }
 };
 
 class Simulator {
@@ -56,11 +61,12 @@ class Simulator {
   struct Rank {
     size_t position = 0;
     double clock = 0, programs_end = 0;
-    std::unordered_map<uint64_t, double> done;         // by number_of a program: when
-    std::unordered_set<uint64_t> posted;               // by number_of a message
-    std::unordered_map<uint64_t, double> arrived;      // by number_of a message, of the stage it is from: when
-    std::map<std::pair<Phase, int>, Key> received_in;  // slot → whose
-    std::map<int, Key> left_in;                        // slot → whose
+    std::unordered_map<uint64_t, double> done;               // by number_of a program: when
+    std::unordered_set<uint64_t> posted;                     // by number_of a message
+    std::map<int, std::deque<SentMessage>> expected;         // by rank: posted, in order, and not yet here
+    std::unordered_map<uint64_t, double> arrived;            // by number_of a message: when
+    std::map<std::tuple<Phase, int, int>, Key> received_in;  // chunk, slot → whose
+    std::map<std::pair<int, int>, Key> left_in;              // chunk, slot → whose
     std::set<Work> ended;
   };
 
@@ -100,9 +106,14 @@ class Simulator {
   void post(size_t rank, const Item& item) {
     Rank& self = ranks_[rank];
     const Key key{item.micro_batch, item.chunk};
-    if (!self.posted.insert(number_of(key, item.phase, item.peer)).second) refuse(rank, "it is there twice");
-    auto [place, fresh] = self.received_in.emplace(std::pair(item.phase, item.slot), key);
+    if (!self.posted.insert(number_of(key, item.phase, item.other)).second) refuse(rank, "it is there twice");
+    auto [place, fresh] = self.received_in.emplace(std::tuple(item.phase, item.chunk, item.slot), key);
     if (!fresh && place->second != key) refuse(rank, "the slot is still another micro-batch's");
+    self.expected[item.peer].push_back({.micro_batch = item.micro_batch,
+                                        .from = item.other,
+                                        .to = stage_of(rank, item),
+                                        .phase = item.phase,
+                                        .arrives = 0});
   }
 
   void send(size_t rank, const Item& item) {
@@ -110,8 +121,15 @@ class Simulator {
     const auto made =
         ranks_[rank].done.find(number_of(key, item.phase == Phase::forward ? Work::forward : Work::backward));
     if (made == ranks_[rank].done.end()) refuse(rank, "it is not computed yet");
-    under_way_[{static_cast<int>(rank), item.peer, item.phase}].push_back(
-        {item.micro_batch, item.chunk, made->second + message_});
+    under_way_[{static_cast<int>(rank), item.peer}].push_back({.micro_batch = item.micro_batch,
+                                                               .from = stage_of(rank, item),
+                                                               .to = item.other,
+                                                               .phase = item.phase,
+                                                               .arrives = made->second + message_});
+  }
+
+  int stage_of(size_t rank, const Item& item) const {
+    return item.chunk * schedule_.options.stages + static_cast<int>(rank);
   }
 
   // When all that it reads is there; negative: not yet.
@@ -120,32 +138,33 @@ class Simulator {
     const Key key{item.micro_batch, item.chunk};
     double at = 0;
     if (item.work == Work::weights) return at;
-    const int stages = schedule_.options.stages, own = item.chunk * stages + static_cast<int>(rank);
     for (const Edge& edge : schedule_.options.edges) {
       const int to = phase == Phase::forward ? edge.to : edge.from,
                 from = phase == Phase::forward ? edge.from : edge.to;
-      if (to != own) continue;
-      if (!ranks_[rank].posted.contains(number_of(key, phase, from % stages)))
-        refuse(rank, "no RECEIVE stands before it");
-      const double arrives = arrival(rank, from, phase, key);
-      if (arrives < 0) return -1;
-      at = std::max(at, arrives);
+      if (to != stage_of(rank, item)) continue;
+      if (!ranks_[rank].posted.contains(number_of(key, phase, from))) refuse(rank, "no RECEIVE stands before it");
+      take_arrived(rank, from % schedule_.options.stages);
+      const auto arrived = ranks_[rank].arrived.find(number_of(key, phase, from));
+      if (arrived == ranks_[rank].arrived.end()) return -1;
+      at = std::max(at, arrived->second);
     }
     return at;
   }
 
-  double arrival(size_t rank, int from, Phase phase, const Key& key) {
-    const int stages = schedule_.options.stages;
-    std::unordered_map<uint64_t, double>& arrived = ranks_[rank].arrived;
-    const uint64_t number = number_of(key, phase, from);
-    if (auto seen = arrived.find(number); seen != arrived.end()) return seen->second;
-    std::deque<SentMessage>& way = under_way_[{from % stages, static_cast<int>(rank), phase}];
-    if (way.empty()) return -1;
-    const SentMessage first = way.front();
-    if (first.micro_batch != key.first || first.chunk != from / stages)
-      refuse(rank, fmt::format("stage {} sends micro-batch {} first", from, first.micro_batch));
-    way.pop_front();
-    return arrived[number] = first.arrives;
+  // What has come from a rank: in the order in which it was sent, which must be that in which it was expected.
+  void take_arrived(size_t rank, int from) {
+    std::deque<SentMessage>& sent = under_way_[{from, static_cast<int>(rank)}];
+    std::deque<SentMessage>& expected = ranks_[rank].expected[from];
+    while (!sent.empty() && !expected.empty()) {
+      const SentMessage first = sent.front();
+      if (!first.is_same(expected.front()))
+        refuse(rank, fmt::format("stage {} sends micro-batch {} first", first.from, first.micro_batch));
+      ranks_[rank]
+          .arrived[number_of({first.micro_batch, first.to / schedule_.options.stages}, first.phase, first.from)] =
+          first.arrives;
+      sent.pop_front();
+      expected.pop_front();
+    }
   }
 
   bool compute(size_t rank, const Item& item) {
@@ -155,12 +174,13 @@ class Simulator {
     const double begin = ready(rank, item);
     if (begin < 0) return false;
     if (item.work == Work::forward) {
-      if (!self.left_in.emplace(item.slot, key).second) refuse(rank, "the slot is still another micro-batch's");
+      if (!self.left_in.emplace(std::pair(item.chunk, item.slot), key).second)
+        refuse(rank, "the slot is still another micro-batch's");
       result_.slots[rank] = std::max(result_.slots[rank], static_cast<int>(self.left_in.size()));
     } else {
       const Work before = item.work == Work::weights ? Work::backward : Work::forward;
       if (!self.done.contains(number_of(key, before))) refuse(rank, "what it reads is not computed yet");
-      auto left = self.left_in.find(item.slot);
+      auto left = self.left_in.find({item.chunk, item.slot});
       if (left == self.left_in.end() || left->second != key) refuse(rank, "the slot is not its own");
     }
     const StageTimes& times = times_[rank];
@@ -213,7 +233,7 @@ class Simulator {
     for (const auto& [way, left] : under_way_)
       if (!left.empty())
         throw_error<ConfigError>("[pipeline] schedule {}: stage {} sends {} messages to {} that nobody receives",
-                                 name_of(schedule_.options.kind), std::get<0>(way), left.size(), std::get<1>(way));
+                                 name_of(schedule_.options.kind), way.first, left.size(), way.second);
   }
 
   const Schedule& schedule_;
@@ -221,7 +241,7 @@ class Simulator {
   double message_;
   bool has_weights_ = false;
   std::vector<Rank> ranks_;
-  std::map<std::tuple<int, int, Phase>, std::deque<SentMessage>> under_way_;  // from, to
+  std::map<std::pair<int, int>, std::deque<SentMessage>> under_way_;  // from rank to rank
   Simulation result_;
 };
 
@@ -254,23 +274,25 @@ std::string to_string(const Schedule& schedule) {
   size_t wide = 2;
   for (const auto& runs : ran.ranks)
     for (const Simulation::Run& run : runs) wide = std::max(wide, cell_text(run.item).size());
-  std::string text = fmt::format("{}, {} stages, {} micro-batches{}; F takes 1, B {}{}\n\n", name_of(o.kind), o.stages,
-                                 o.micro_batches, o.chunks > 1 ? fmt::format(", {} chunks a rank", o.chunks) : "",
-                                 times.backward, times.weights > 0 ? fmt::format(", W {}", times.weights) : "");
+  const bool in_chunks = o.chunks > 1;
+  std::string text = fmt::format(
+      "{}, {}, {} micro-batches; F takes 1, B {}{}\n\n", name_of(o.kind),
+      in_chunks ? fmt::format("{} ranks with {} stages each", o.stages, o.chunks) : fmt::format("{} stages", o.stages),
+      o.micro_batches, times.backward, times.weights > 0 ? fmt::format(", W {}", times.weights) : "");
   for (size_t rank = 0; rank < ran.ranks.size(); ++rank) {
     std::vector<std::string> cells(static_cast<size_t>(std::lround(ran.length)), ".");
     for (const Simulation::Run& run : ran.ranks[rank])
       for (auto at = std::lround(run.begin); at < std::lround(run.end); ++at)
         cells[static_cast<size_t>(at)] = cell_text(run.item);
-    text += fmt::format("stage {:<3}", rank);
+    text += fmt::format("{} {:<3}", in_chunks ? "rank" : "stage", rank);
     for (const std::string& cell : cells) text += fmt::format("{:<{}} ", cell, wide);
     while (text.back() == ' ') text.pop_back();
     text += '\n';
   }
   text += fmt::format("\nlength {}, idle {:.1f} %\n", ran.length, 100 * ran.idle);
-  for (size_t rank = 0; rank < ran.ranks.size(); ++rank)
-    text += fmt::format("stage {}: {} slots, {} of activations and {} of gradients received\n", rank,
-                        schedule.slots[rank], schedule.activations[rank], schedule.gradients[rank]);
+  for (size_t stage = 0; stage < schedule.slots.size(); ++stage)
+    text += fmt::format("stage {}: {} slots, {} of activations and {} of gradients received\n", stage,
+                        schedule.slots[stage], schedule.activations[stage], schedule.gradients[stage]);
   return text;
 }
 

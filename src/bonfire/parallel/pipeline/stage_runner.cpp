@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <new>
 #include <set>
@@ -18,21 +17,12 @@
 #include "bonfire/parallel/pipeline/cut_stages.h"
 #include "bonfire/parallel/pipeline/receiver.h"
 #include "bonfire/parallel/pipeline/saying_where.h"
-#include "bonfire/runtime/planner.h"
+#include "bonfire/parallel/pipeline/stage_programs.h"
 #include "bonfire/runtime/profile.h"
 #include "bonfire/runtime/submit.h"
-#include "bonfire/runtime/tuning.h"
 
 namespace bonfire::pipeline {
 namespace {
-
-// A program that is ready to be submitted.
-struct PlannedProgram {
-  std::shared_ptr<runtime::Plan> plan;
-  std::vector<LeafSource> sources;
-  std::vector<int> outputs;  // slots
-  std::vector<Variable> assigned;
-};
 
 // The step for micro-batches of certain shapes.
 struct Signature {
@@ -40,26 +30,18 @@ struct Signature {
   base::Hash128 options;           // of its passes
   std::vector<Value> leaves;       // of the traced step
   std::vector<int> input_of_leaf;  // which input a leaf stands for, or -1
-  StageStep step;                  // of this stage
   std::vector<bool> reads_input;   // [inputs]
-  // [parts], by whether gradients are written or added to. Planned at first use.
-  std::array<std::optional<PlannedProgram>, kParts> writing, adding;
-  std::vector<std::vector<Buffer>> slots;  // [values][slots]
+  std::vector<int> result_ranks;   // [results]
+  std::vector<StagePrograms> own;  // [chunks]: this rank's stages
+
+  StagePrograms& stage_of(const Item& item) { return own[static_cast<size_t>(item.chunk)]; }
 };
 
-// Where a micro-batch is: what its programs have left, and in which slots.
+// Where a micro-batch is in a chunk: what its programs have left, and in which slots.
 struct UnderWay {
   std::vector<Tensor> values;  // [values]
-  int left = -1, activations = -1, gradients = -1;
+  int activations = -1, gradients = -1;
 };
-
-Tensor placeholder_of(const TensorSpec& spec) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::feed;
-  node->committed = true;
-  node->outputs.emplace_back(spec);
-  return Tensor(Value{std::move(node), 0});
-}
 
 // A leaf for whatever version the variable has when a program is submitted.
 Value newest_version(const Value& leaf) {
@@ -96,7 +78,7 @@ base::Hash128 hash_of_options() {
 struct StageRunner::State {
   Forward forward;
   RunnerOptions options;
-  int stage, stages;
+  int rank, ranks;  // along the pipeline axis
   Scalar weight = 1;
   int64_t rows = 0;                                 // of a micro-batch
   std::shared_ptr<const ForwardStages> where = {};  // of the first trace; null: there is none yet
@@ -105,13 +87,22 @@ struct StageRunner::State {
   std::map<const VariableState*, std::vector<int>> holders = {};
   std::vector<SharedGradient> shared = {};
   std::vector<passes::Gathered> gathered = {};
-  std::vector<Variable> written = {};  // parameters whose gradients this stage writes
+  std::vector<Variable> written = {};  // parameters whose gradients this rank writes
   std::vector<Edge> edges = {};
-  std::map<int, std::unique_ptr<Schedule>> schedules = {};  // by micro-batches
-  std::map<int, std::unique_ptr<Receiver>> receivers = {};  // by peer
-  std::vector<std::vector<std::shared_ptr<Completion>>> free =
-      {};                             // [left, activations, gradients][slot]: its last reader
-  std::set<std::string> agreed = {};  // batches whose messages all stages have compared
+  std::map<int, std::unique_ptr<Schedule>> schedules = {};                       // by micro-batches
+  std::map<int, std::unique_ptr<Receiver>> receivers = {};                       // by peer
+  std::map<std::tuple<Phase, int, int>, std::shared_ptr<Completion>> free = {};  // phase, chunk, slot: its last reader
+  std::set<std::string> agreed = {};  // batches whose messages all ranks have compared
+
+  int stages() const { return ranks * options.chunks; }
+  bool has(const std::vector<int>& of) const { return std::find(of.begin(), of.end(), rank) != of.end(); }
+
+  std::string name() const {
+    if (options.chunks == 1) return fmt::format("stage {} of {}", rank, ranks);
+    std::vector<int> own;
+    for (int chunk = 0; chunk < options.chunks; ++chunk) own.push_back(chunk * ranks + rank);
+    return fmt::format("rank {} of {} (stages {} of {})", rank, ranks, fmt::join(own, ", "), stages());
+  }
 
   // --- tracing and cutting -----------------------------------------------------------------------------------------
 
@@ -174,29 +165,39 @@ struct StageRunner::State {
   void cut(Graph& graph, Signature& made) {
     const std::shared_ptr<const ForwardStages> like = where ? where : options.cut_like;
     const auto forward_stages =
-        like ? std::make_shared<const ForwardStages>(graph, *like)
-             : std::make_shared<const ForwardStages>(
-                   graph, CutOptions{.stages = stages, .firsts = options.cut ? *options.cut : balanced_firsts(graph)});
+        like
+            ? std::make_shared<const ForwardStages>(graph, *like)
+            : std::make_shared<const ForwardStages>(
+                  graph, CutOptions{.stages = stages(), .firsts = options.cut ? *options.cut : balanced_firsts(graph)});
     passes::run_before_cut(graph, StepContext::current().options);
     if (!where) gathered = passes::gathered_in(graph);
     CutStep step = cut_stages(graph, *forward_stages,
-                              {.stages = stages, .splits_weights = options.schedule == ScheduleKind::zero_bubble});
-    made.step = std::move(step.stages[static_cast<size_t>(stage)]);
-    made.slots.resize(made.step.values.size());
+                              {.stages = stages(),
+                               .rank = rank,
+                               .ranks = ranks,
+                               .splits_weights = options.schedule == ScheduleKind::zero_bubble,
+                               .passes = passes::after_cut(StepContext::current().options)});
+    for (int result : step.result_stages) made.result_ranks.push_back(result % ranks);
     made.reads_input.resize(made.inputs.size());
-    for (const ProgramGraph& program : made.step.writing)
-      for (const LeafSource& source : program.leaves)
-        if (source.leaf >= 0 && made.input_of_leaf[static_cast<size_t>(source.leaf)] >= 0)
-          made.reads_input[static_cast<size_t>(made.input_of_leaf[static_cast<size_t>(source.leaf)])] = true;
+    for (int chunk = 0; chunk < options.chunks; ++chunk) {
+      const StagePrograms& own =
+          made.own.emplace_back(std::move(step.stages[static_cast<size_t>(chunk * ranks + rank)]));
+      for (const ProgramGraph& program : own.step().writing)
+        for (const LeafSource& source : program.leaves)
+          if (source.leaf >= 0 && made.input_of_leaf[static_cast<size_t>(source.leaf)] >= 0)
+            made.reads_input[static_cast<size_t>(made.input_of_leaf[static_cast<size_t>(source.leaf)])] = true;
+    }
     if (!where) take_first_cut(step, forward_stages, made);
   }
 
   // Where nobody has said where to cut, all ranks of the job cut as the first one found best.
   const std::vector<std::string>& balanced_firsts(const Graph& traced) {
-    if (stages == 1) return balanced.emplace().firsts;
-    balanced = balance_stages(
-        traced, costs_of(traced, StepContext::current().options),
-        {.stages = stages, .schedule = options.schedule, .micro_batches = static_cast<int>(options.micro_batches)});
+    if (stages() == 1) return balanced.emplace().firsts;
+    balanced = balance_stages(traced, costs_of(traced, StepContext::current().options),
+                              {.stages = stages(),
+                               .chunks = options.chunks,
+                               .schedule = options.schedule,
+                               .micro_batches = static_cast<int>(options.micro_batches)});
     if (fleet::world_size() > 1) balanced = decode_cut(comm::exchange_texts(fleet::group(), encode(*balanced)).front());
     return balanced->firsts;
   }
@@ -206,7 +207,8 @@ struct StageRunner::State {
     where = std::move(forward_stages);
     edges = step.edges;
     for (const auto& [leaf, of] : step.holders)
-      if (const auto& variable = made.leaves[static_cast<size_t>(leaf)].node->variable) holders[variable.get()] = of;
+      if (const auto& variable = made.leaves[static_cast<size_t>(leaf)].node->variable)
+        holders[variable.get()] = ranks_with(of);
     std::map<const VariableState*, Variable> gradient_of;
     for (const Value& leaf : made.leaves)
       if (leaf.node->variable && leaf.node->variable->gradient)
@@ -216,59 +218,34 @@ struct StageRunner::State {
       auto parameter = gradient_of.find(variable.get());
       if (!variable || parameter == gradient_of.end()) continue;
       const std::vector<int> of = holders.contains(variable.get()) ? holders.at(variable.get()) : std::vector<int>{};
-      if (std::find(of.begin(), of.end(), stage) == of.end()) continue;
+      if (!has(of)) continue;
       written.push_back(parameter->second);
       if (of.size() > 1) shared.push_back({static_cast<int64_t>(leaf), Variable(variable), of});
     }
   }
 
-  PlannedProgram& program_of(Signature& signature, Part part, bool adds) {
-    const auto i = static_cast<size_t>(part);
-    std::optional<PlannedProgram>& made = adds && part != Part::forward ? signature.adding[i] : signature.writing[i];
-    if (made) return *made;
-    ProgramGraph& graph = adds && part != Part::forward ? signature.step.adding[i] : signature.step.writing[i];
-    made.emplace();
-    made->sources = graph.leaves;
-    made->outputs = graph.outputs;
-    for (int leaf : graph.assigned)
-      made->assigned.emplace_back(signature.leaves[static_cast<size_t>(leaf)].node->variable);
-    if (graph.graph == nullptr) return *made;
-    std::vector<runtime::LeafLayout> layouts;
-    std::vector<Value> leaves;
-    for (const LeafSource& source : made->sources) {
-      const bool is_variable =
-          source.leaf >= 0 && signature.leaves[static_cast<size_t>(source.leaf)].node->leaf == LeafKind::variable;
-      leaves.push_back(source.leaf >= 0
-                           ? signature.leaves[static_cast<size_t>(source.leaf)]
-                           : placeholder_of(signature.step.values[static_cast<size_t>(source.value)].spec).value());
-      const Node& node = *leaves.back().node;
-      layouts.push_back(is_variable ? runtime::LeafLayout{node.variable->layout, node.variable->layout_fixed}
-                                    : runtime::LeafLayout{{}, true});
-    }
-    made->plan = runtime::make_plan(std::move(graph.graph), layouts, passes::after_cut(StepContext::current().options));
-    made->plan->waits_for_ranks = stages > 1;  // for what it reads of others, too: no other thread may wait for it
-    runtime::save_tuning();
-    runtime::adopt_layouts(*made->plan, leaves);
-    return *made;
+  std::vector<int> ranks_with(const std::vector<int>& stages) const {
+    std::set<int> with;
+    for (int stage : stages) with.insert(stage % ranks);
+    return {with.begin(), with.end()};
   }
 
   void each_plan(const std::function<void(Part, const runtime::Plan&)>& call) const {
     for (const auto& signature : signatures)
-      for (int part = 0; part < kParts; ++part)
-        for (const auto* programs : {&signature->writing, &signature->adding})
-          if (const auto& one = (*programs)[static_cast<size_t>(part)]; one && one->plan)
-            call(static_cast<Part>(part), *one->plan);
+      for (const StagePrograms& stage : signature->own) stage.each_plan(call);
   }
 
-  // --- what all stages agree on ------------------------------------------------------------------------------------
+  // --- what all ranks agree on -------------------------------------------------------------------------------------
 
   const Schedule& schedule_for(int micro_batches) {
     std::unique_ptr<Schedule>& made = schedules[micro_batches];
     if (made == nullptr) {
-      const ScheduleKind kind = options.trains ? options.schedule : ScheduleKind::gpipe;
-      made = std::make_unique<Schedule>(
-          make_schedule({.kind = kind, .stages = stages, .micro_batches = micro_batches, .edges = edges}));
-      simulate(*made, std::vector<StageTimes>(static_cast<size_t>(stages)));  // refuses one that does not work
+      made = std::make_unique<Schedule>(make_schedule({.kind = options.schedule,
+                                                       .stages = ranks,
+                                                       .micro_batches = micro_batches,
+                                                       .chunks = options.chunks,
+                                                       .edges = edges}));
+      simulate(*made, std::vector<StageTimes>(static_cast<size_t>(ranks)));  // refuses one that does not work
     }
     return *made;
   }
@@ -279,7 +256,7 @@ struct StageRunner::State {
   }
 
   void agree(const Schedule& schedule, const std::vector<Signature*>& of) {
-    if (stages == 1) return;
+    if (ranks == 1) return;
     const std::string key =
         fmt::format("{} micro-batches of {}, the last of {}, passes {}", of.size(), to_string(of.front()->inputs[0]),
                     to_string(of.back()->inputs[0]), of.front()->options.low);
@@ -288,13 +265,14 @@ struct StageRunner::State {
     comm::require_same(group, "pipeline",
                        {{"pipeline.schedule", name_of(options.schedule)},
                         {"pipeline.micro_batches", std::to_string(of.size())},
+                        {"pipeline.chunks", std::to_string(options.chunks)},
                         {"pipeline.cut", fmt::format("{}", fmt::join(where->firsts(), ", "))}});
     std::vector<comm::ScheduledMessage> messages;
-    for (const Item& item : schedule.ranks[static_cast<size_t>(stage)]) {
+    for (const Item& item : schedule.ranks[static_cast<size_t>(rank)]) {
       if ((item.work != Work::send && item.work != Work::receive) || !does(item)) continue;
       const bool sends = item.work == Work::send;
-      for (const MessageOf& message : of[static_cast<size_t>(item.micro_batch)]->step.messages)
-        if (message.phase == item.phase && (sends ? message.to : message.from) == item.peer)
+      for (const MessageOf& message : of[static_cast<size_t>(item.micro_batch)]->stage_of(item).step().messages)
+        if (message.phase == item.phase && (sends ? message.to : message.from) == item.other)
           messages.push_back(
               {.sent = sends,
                .peer = item.peer,
@@ -307,21 +285,6 @@ struct StageRunner::State {
 
   // --- running -----------------------------------------------------------------------------------------------------
 
-  Buffer& slot_buffer(Signature& signature, int value, int slot) {
-    std::vector<Buffer>& buffers = signature.slots[static_cast<size_t>(value)];
-    if (buffers.size() <= static_cast<size_t>(slot)) buffers.resize(static_cast<size_t>(slot) + 1);
-    Buffer& buffer = buffers[static_cast<size_t>(slot)];
-    const TensorSpec& spec = signature.step.values[static_cast<size_t>(value)].spec;
-    if (!buffer) buffer = {std::make_shared<Storage>(spec.device, std::max<size_t>(1, spec.bytes()))};
-    return buffer;
-  }
-
-  std::shared_ptr<Completion>& last_reader(size_t kind, int slot) {
-    free.resize(3);
-    if (free[kind].size() <= static_cast<size_t>(slot)) free[kind].resize(static_cast<size_t>(slot) + 1);
-    return free[kind][static_cast<size_t>(slot)];
-  }
-
   Receiver& receiver_from(int peer) {
     std::unique_ptr<Receiver>& receiver = receivers[peer];
     if (receiver == nullptr) receiver = std::make_unique<Receiver>(peer);
@@ -329,42 +292,40 @@ struct StageRunner::State {
   }
 
   std::string place_in(size_t position, const Item& item) const {
-    return fmt::format("[pipeline] stage {} of {}, item {} of its schedule ({})", stage, stages, position,
-                       to_string(item));
+    return fmt::format("[pipeline] {}, item {} of its schedule ({})", name(), position, to_string(item));
   }
 
-  void post(size_t position, const Item& item, Signature& signature, UnderWay& way) {
+  void post(size_t position, const Item& item, StagePrograms& stage, UnderWay& way) {
     const bool forward = item.phase == Phase::forward;
     (forward ? way.activations : way.gradients) = item.slot;
     std::vector<Receiver::Message> messages;
     std::vector<int> values;
-    for (const MessageOf& one : signature.step.messages) {
-      if (one.value < 0 || one.from != item.peer || one.phase != item.phase) continue;
-      messages.push_back({one.spec, one.tag, slot_buffer(signature, one.value, item.slot)});
+    for (const MessageOf& one : stage.step().messages) {
+      if (one.value < 0 || one.from != item.other || one.phase != item.phase) continue;
+      messages.push_back({one.spec, one.tag, stage.slot(one.value, item.slot)});
       values.push_back(one.value);
     }
     if (messages.empty()) return;
     std::vector<Buffer> buffers;
     for (const Receiver::Message& message : messages) buffers.push_back(message.into);
     const std::shared_ptr<Completion> arrives = receiver_from(item.peer).post(
-        std::move(messages), last_reader(forward ? 1 : 2, item.slot), place_in(position, item));
+        std::move(messages), free[{item.phase, item.chunk, item.slot}], place_in(position, item));
     for (size_t i = 0; i < values.size(); ++i) {
       const auto value = static_cast<size_t>(values[i]);
-      way.values[value] = Tensor::from_buffer(buffers[i], signature.step.values[value].spec);
+      way.values[value] = Tensor::from_buffer(buffers[i], stage.value(value).spec);
       way.values[value].value().node->outputs[0].ready = arrives;
     }
   }
 
   // Slots that the micro-batch has had until now, whose last reader this is.
-  void leave_slots(const UnderWay& way, const std::shared_ptr<Completion>& done) {
-    if (way.left >= 0) last_reader(0, way.left) = done;
-    if (way.activations >= 0) last_reader(1, way.activations) = done;
-    if (way.gradients >= 0) last_reader(2, way.gradients) = done;
+  void leave_slots(int chunk, const UnderWay& way, const std::shared_ptr<Completion>& done) {
+    if (way.activations >= 0) free[{Phase::forward, chunk, way.activations}] = done;
+    if (way.gradients >= 0) free[{Phase::backward, chunk, way.gradients}] = done;
   }
 
   void compute(const Item& item, Signature& signature, UnderWay& way, std::span<const Tensor> inputs, bool adds) {
-    if (item.work == Work::forward) way.left = item.slot;
-    PlannedProgram& program = program_of(signature, part_of(item.work), adds);
+    StagePrograms& stage = signature.stage_of(item);
+    PlannedProgram& program = stage.program(part_of(item.work), adds, signature.leaves, ranks > 1);
     if (program.plan == nullptr) return;
     std::vector<Value> leaves;
     for (const LeafSource& source : program.sources) {
@@ -378,15 +339,15 @@ struct StageRunner::State {
     }
     std::vector<Buffer> outputs;
     for (int value : program.outputs)
-      outputs.push_back(is_result(signature, value) ? Buffer{} : slot_buffer(signature, value, item.slot));
+      outputs.push_back(stage.is_result(value) ? Buffer{} : stage.slot(value, item.slot));
     for (const Variable& variable : program.assigned) variable.keep_version_for_holders();
     runtime::SubmissionResult result = runtime::submit(program.plan, leaves, program.assigned, outputs);
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const auto value = static_cast<size_t>(program.outputs[i]);
-      way.values[value] = Tensor::from_buffer(result.outputs[i], signature.step.values[value].spec);
+      way.values[value] = Tensor::from_buffer(result.outputs[i], stage.value(value).spec);
       way.values[value].value().node->outputs[0].ready = result.completion;
     }
-    leave_slots(way, result.completion);
+    leave_slots(item.chunk, way, result.completion);
   }
 
   // Where memory runs out, what the stage wants of it in all says how to cut otherwise.
@@ -404,28 +365,22 @@ struct StageRunner::State {
   std::string memory_in_words(const Signature& signature) const {
     size_t held = 0, slots = 0, temporaries = 0;
     for (const auto& [variable, of] : holders)
-      if (std::find(of.begin(), of.end(), stage) != of.end()) held += variable->stored.bytes();
-    for (size_t value = 0; value < signature.slots.size(); ++value)
-      slots += signature.step.values[value].spec.bytes() * signature.slots[value].size();
-    for (const auto* programs : {&signature.writing, &signature.adding})
-      for (const auto& one : *programs)
-        if (one && one->plan)
-          for (const Device device : runtime::devices_of(*one->plan))
-            temporaries = std::max(temporaries, runtime::peak_bytes(*one->plan, device));
+      if (has(of)) held += variable->stored.bytes();
+    for (const StagePrograms& stage : signature.own) {
+      slots += stage.slot_bytes();
+      stage.each_plan([&](Part, const runtime::Plan& plan) {
+        for (const Device device : runtime::devices_of(plan))
+          temporaries = std::max(temporaries, runtime::peak_bytes(plan, device));
+      });
+    }
     auto gigabytes = [](size_t bytes) { return static_cast<double>(bytes) / 1e9; };
     return fmt::format(
-        "stage {} of {} wants {:.3f} GB for weights and gradients, so far {:.3f} GB for values between its programs "
-        "and "
-        "{:.3f} GB for temporaries; give it less by pipeline.cut, or cut into more stages or micro-batches",
-        stage, stages, gigabytes(held), gigabytes(slots), gigabytes(temporaries));
+        "{} wants {:.3f} GB for weights and gradients, so far {:.3f} GB for values between its programs and {:.3f} GB "
+        "for temporaries; give it less by pipeline.cut, or cut into more stages or micro-batches",
+        name(), gigabytes(held), gigabytes(slots), gigabytes(temporaries));
   }
 
-  static bool is_result(const Signature& signature, int value) {
-    return std::find(signature.step.results.begin(), signature.step.results.end(), value) !=
-           signature.step.results.end();
-  }
-
-  // [micro-batches][inputs]; what this stage does not read is not copied.
+  // [micro-batches][inputs]; what this rank does not read is not copied.
   std::vector<std::vector<Tensor>> rows_of_inputs(std::span<const Tensor> batch, const std::vector<Signature*>& of) {
     std::vector<std::vector<Tensor>> all;
     int64_t begin = 0;
@@ -457,25 +412,27 @@ struct StageRunner::State {
     RandomState& random = StepContext::current().random;
     const uint64_t first_step = random.step;
     const std::vector<std::vector<Tensor>> inputs = rows_of_inputs(batch, of);
-    std::vector<UnderWay> ways;
-    for (const Signature* signature : of)
-      ways.push_back({.values = std::vector<Tensor>(signature->step.values.size())});
-    Results results{.of = std::vector<std::vector<Tensor>>(of[0]->step.results.size()),
+    std::vector<std::vector<UnderWay>> ways(of.size());  // [micro-batches][chunks]
+    for (size_t i = 0; i < of.size(); ++i)
+      for (const StagePrograms& stage : of[i]->own)
+        ways[i].push_back({.values = std::vector<Tensor>(stage.step().values.size())});
+    Results results{.of = std::vector<std::vector<Tensor>>(of[0]->results.size()),
                     .specs = of[0]->results,
-                    .stages = of[0]->step.result_stages,
+                    .ranks = of[0]->result_ranks,
                     .micro_batches = static_cast<int64_t>(of.size())};
-    const std::vector<Item>& items = schedule.ranks[static_cast<size_t>(stage)];
+    const std::vector<Item>& items = schedule.ranks[static_cast<size_t>(rank)];
     for (size_t position = 0; position < items.size(); ++position) {
       const Item& item = items[position];
       if (item.micro_batch < 0 || !does(item)) continue;
       const auto i = static_cast<size_t>(item.micro_batch);
-      if (item.work == Work::receive) post(position, item, *of[i], ways[i]);
+      UnderWay& way = ways[i][static_cast<size_t>(item.chunk)];
+      if (item.work == Work::receive) post(position, item, of[i]->stage_of(item), way);
       if (!is_part(item.work)) continue;
       random.step = first_step + i;
       weight.set(weights.empty() ? 1 : weights[i]);
       saying_where([&] { return place_in(position, item); },
-                   [&] { compute_or_say_memory(item, *of[i], ways[i], inputs[i], adds_up || i > 0); });
-      if (is_last(item)) take_results(*of[i], ways[i], results);
+                   [&] { compute_or_say_memory(item, *of[i], way, inputs[i], adds_up || i > 0); });
+      if (is_last(item)) take_results(of[i]->stage_of(item).step(), way, results);
     }
     random.step = first_step + of.size();
     for (const Variable& parameter : written) parameter.state().gradient_is_clear = !options.trains;
@@ -488,9 +445,9 @@ struct StageRunner::State {
   }
 
   // Nothing of the micro-batch is needed any more but its results.
-  static void take_results(const Signature& signature, UnderWay& way, Results& results) {
-    for (size_t k = 0; k < signature.step.results.size(); ++k)
-      if (const int value = signature.step.results[k]; value >= 0)
+  static void take_results(const StageStep& step, UnderWay& way, Results& results) {
+    for (size_t k = 0; k < step.results.size(); ++k)
+      if (const int value = step.results[k]; value >= 0)
         results.of[k].push_back(way.values[static_cast<size_t>(value)]);
     way.values.clear();
   }
@@ -499,14 +456,11 @@ struct StageRunner::State {
 StageRunner::StageRunner(Forward forward, RunnerOptions options)
     : state_(std::make_unique<State>(State{.forward = std::move(forward),
                                            .options = std::move(options),
-                                           .stage = fleet::mesh().place(Axis::pipeline),
-                                           .stages = fleet::mesh().size(Axis::pipeline)})) {
+                                           .rank = fleet::mesh().place(Axis::pipeline),
+                                           .ranks = fleet::mesh().size(Axis::pipeline)})) {
   if (state_->options.micro_batches < 1)
     throw_error<ConfigError>("[pipeline] micro_batches is {}, expected at least 1", state_->options.micro_batches);
-  if (state_->options.schedule == ScheduleKind::interleaved)
-    throw_error<ConfigError>(
-        "[pipeline] schedule interleaved is known to `bonfire inspect schedule` alone; train with gpipe, 1f1b or "
-        "zero_bubble");
+  make_schedule({.kind = state_->options.schedule, .stages = state_->ranks, .chunks = state_->options.chunks});
 }
 
 StageRunner::~StageRunner() = default;
@@ -529,7 +483,7 @@ const std::shared_ptr<const ForwardStages>& StageRunner::cut() const { return st
 
 const std::optional<BalancedCut>& StageRunner::balanced() const { return state_->balanced; }
 
-std::vector<int> StageRunner::stages_of(const Variable& variable) const {
+std::vector<int> StageRunner::ranks_of(const Variable& variable) const {
   auto found = state_->holders.find(&variable.state());
   return found == state_->holders.end() ? std::vector<int>{} : found->second;
 }
@@ -537,6 +491,8 @@ std::vector<int> StageRunner::stages_of(const Variable& variable) const {
 const std::vector<SharedGradient>& StageRunner::shared_gradients() const { return state_->shared; }
 
 const std::vector<passes::Gathered>& StageRunner::gathered() const { return state_->gathered; }
+
+std::string StageRunner::name() const { return state_->name(); }
 
 std::vector<int64_t> StageRunner::rows_of(int64_t batch) const {
   if (!state_->options.trains) return {batch};
@@ -582,8 +538,7 @@ StageTimes StageRunner::stop_profile() {
 size_t StageRunner::slot_bytes() const {
   size_t bytes = 0;
   for (const auto& signature : state_->signatures)
-    for (const std::vector<Buffer>& slots : signature->slots)
-      for (const Buffer& buffer : slots) bytes += buffer ? buffer.storage->bytes() : 0;
+    for (const StagePrograms& stage : signature->own) bytes += stage.slot_bytes();
   return bytes;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// StageRunner: traces a step for one micro-batch, keeps this rank's stage of it, and runs its programs for all
-// micro-batches of a batch as the schedule says.
+// StageRunner: traces a step for one micro-batch, keeps this rank's stages of it (one, or as many as the schedule has
+// chunks), and runs their programs for all micro-batches of a batch as the schedule says.
 //
 // A program is planned by itself and submitted like any other plan; F, B and W of a stage hand their values over in
 // slots, each at one address for as long as the runner lives: as many as the schedule has. The programs of a device run
@@ -35,16 +35,17 @@ using Forward = std::function<std::vector<Tensor>(std::span<const Tensor> inputs
 struct RunnerOptions {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int64_t micro_batches = 1;
+  int chunks = 1;                                           // stages of each rank; more than one: interleaved only
   std::optional<std::vector<std::string>> cut = {};         // empty: balanced
   std::shared_ptr<const ForwardStages> cut_like = nullptr;  // instead: where another runner has the modules
   bool trains = true;                                       // else only F, of the whole batch at once
 };
 
-// A gradient that several stages have parts of.
+// A gradient that several ranks have parts of.
 struct SharedGradient {
-  int64_t number;  // the same on all stages
+  int64_t number;  // the same on all ranks
   Variable gradient;
-  std::vector<int> stages;
+  std::vector<int> ranks;  // along the pipeline axis, as all here
 };
 
 class StageRunner {
@@ -60,25 +61,26 @@ class StageRunner {
   // Of what prepare() has cut.
   const std::shared_ptr<const ForwardStages>& cut() const;
   const std::optional<BalancedCut>& balanced() const;           // why there; empty: it was cut as was said
-  std::vector<int> stages_of(const Variable& variable) const;   // that read or write it; none: the step does not use it
-  const std::vector<SharedGradient>& shared_gradients() const;  // that this stage has a part of
+  std::vector<int> ranks_of(const Variable& variable) const;    // that read or write it; none: the step does not use it
+  const std::vector<SharedGradient>& shared_gradients() const;  // that this rank has a part of
   const std::vector<passes::Gathered>& gathered() const;        // over the tensor axis, in all stages
+  std::string name() const;  // "stage 1 of 2"; of a rank with several: "rank 1 of 2 (stages 1, 3 of 4)"
 
   // How many rows each micro-batch of the batch has.
   std::vector<int64_t> rows_of(int64_t batch) const;
 
   struct Results {
-    std::vector<std::vector<Tensor>> of;  // [results][micro-batches]; none where another stage has it
+    std::vector<std::vector<Tensor>> of;  // [results][micro-batches]; none where another rank has it
     std::vector<TensorSpec> specs;        // [results]
-    std::vector<int> stages;              // [results]
+    std::vector<int> ranks;               // [results]
     int64_t micro_batches = 0;
   };
   // Runs all but REDUCE and U. A collective call along the pipeline. weights [micro-batches]: what each loss is
-  // multiplied by. Where it trains, the gradients of this stage's parameters are written and not clear afterwards;
+  // multiplied by. Where it trains, the gradients of this rank's parameters are written and not clear afterwards;
   // adds_up: added to those that are there.
   Results run(std::span<const Tensor> batch, std::span<const double> weights, bool adds_up = false);
 
-  // A message that this stage receives from another after those of the last run(), as a tensor that is awaited when it
+  // A message that this rank receives from another after those of the last run(), as a tensor that is awaited when it
   // is read.
   Tensor receive(const TensorSpec& spec, int from, int64_t tag, const std::string& what);
 

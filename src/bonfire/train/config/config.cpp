@@ -543,6 +543,15 @@ MeshSizes mesh_of(const Config& config) {
   return sizes;
 }
 
+int64_t chunks_of(const Config& config) {
+  return config.pipeline.chunks.value_or(config.pipeline.schedule == "interleaved" ? 2 : 1);
+}
+
+int64_t micro_batches_of(const Config& config, int64_t ranks) {
+  constexpr int64_t kOfRank = 4;
+  return config.pipeline.micro_batches.value_or(std::min(config.batch_size, kOfRank * ranks));
+}
+
 std::string to_yaml(const Config& config, std::span<const std::string_view> without) {
   YamlWriter writer(config, without);
   visit_keys(config, writer);

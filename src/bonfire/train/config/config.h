@@ -34,8 +34,9 @@ struct SplitAxis {
 };
 
 struct PipelineConfig {
-  std::optional<int64_t> micro_batches = {};  // empty: four for each stage
+  std::optional<int64_t> micro_batches = {};  // empty: four for each rank
   std::string schedule = "1f1b";
+  std::optional<int64_t> chunks = {};                // stages of each rank; empty: 2 where interleaved, else 1
   std::optional<std::vector<std::string>> cut = {};  // the first module of each further stage; empty: balanced
 };
 
@@ -122,6 +123,10 @@ std::vector<Device> places_of(const Config& config);
 
 std::vector<nn::Split> splits_of(const Config& config);
 MeshSizes mesh_of(const Config& config);  // ConfigError for an order that does not name each axis once
+int64_t chunks_of(const Config& config);  // of pipeline.schedule: stages of each rank
+// Of a batch, over so many ranks along the pipeline axis; unless it is said four for each, which keep the idle share
+// below a fifth.
+int64_t micro_batches_of(const Config& config, int64_t ranks);
 
 // Every key but those that are left out; parse_config gives the same Config back.
 std::string to_yaml(const Config& config, std::span<const std::string_view> without = {});

@@ -200,12 +200,16 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
 
   visit.section("Pipeline");
   visit.key("pipeline.micro_batches", c.pipeline.micro_batches,
-            "parts of a batch that the stages work on at the same time; auto: four for each stage",
+            "parts of a batch that the stages work on at the same time; auto: four for each rank",
             {.least = 1, .most = 65536});
   visit.key("pipeline.schedule", c.pipeline.schedule,
-            "in which order: all forward passes first, each backward pass as soon as it can be, or that with the "
-            "gradients of weights where a stage would wait",
-            {.choices = {"gpipe", "1f1b", "zero_bubble"}});
+            "in which order: all forward passes first, each backward pass as soon as it can be, that with the "
+            "gradients of weights where a stage would wait, or with several stages for each rank",
+            {.choices = {"gpipe", "1f1b", "zero_bubble", "interleaved"}});
+  visit.key("pipeline.chunks", c.pipeline.chunks,
+            "stages of each rank; auto: 2 where interleaved, which alone has more "
+            "than one",
+            {.least = 1, .most = 1024});
   visit.key("pipeline.cut", c.pipeline.cut,
             "the first module of each further stage, in the order in which a step runs through them: [features.10, "
             "classifier]; auto: where the slowest stage takes least time (`bonfire inspect schedule`)",

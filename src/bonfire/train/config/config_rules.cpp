@@ -38,6 +38,8 @@ void refuse_without_effect(const Config& c) {
       {"pipeline.micro_batches", c.pipeline.micro_batches.has_value(), c.mesh.pipeline > 1, "mesh.pipeline above 1"},
       {"pipeline.schedule", c.pipeline.schedule != usual.pipeline.schedule, c.mesh.pipeline > 1,
        "mesh.pipeline above 1"},
+      {"pipeline.chunks", c.pipeline.chunks.has_value(), c.pipeline.schedule == "interleaved",
+       "pipeline.schedule: interleaved"},
       {"pipeline.cut", c.pipeline.cut.has_value(), c.mesh.pipeline > 1, "mesh.pipeline above 1"},
   };
   for (const Dependent& one : all)
@@ -96,11 +98,13 @@ void check_pipeline(const Config& c) {
     throw_error<ConfigError>(
         "[config] balance: auto gives slow ranks fewer samples, and ranks along mesh.pipeline have the same ones; "
         "leave one of them out, and cut so that slow ranks have less to compute (pipeline.cut)");
-  if (c.pipeline.cut && static_cast<int64_t>(c.pipeline.cut->size()) + 1 != c.mesh.pipeline)
+  const int64_t chunks = chunks_of(c), stages = c.mesh.pipeline * chunks;
+  if (c.pipeline.cut && static_cast<int64_t>(c.pipeline.cut->size()) + 1 != stages)
     throw_error<ConfigError>(
-        "[config] pipeline.cut names {} modules, and mesh.pipeline is {}: name the first module of each stage but the "
-        "first, {} in all",
-        c.pipeline.cut->size(), c.mesh.pipeline, c.mesh.pipeline - 1);
+        "[config] pipeline.cut names {} modules, and mesh.pipeline is {}{}: name the first module of each stage but "
+        "the first, {} in all",
+        c.pipeline.cut->size(), c.mesh.pipeline, chunks > 1 ? fmt::format(", with {} stages each", chunks) : "",
+        stages - 1);
   if (c.pipeline.micro_batches && *c.pipeline.micro_batches > c.batch_size)
     throw_error<ConfigError>("[config] pipeline.micro_batches is {}, and batch_size {}: expected at most as many",
                              *c.pipeline.micro_batches, c.batch_size);

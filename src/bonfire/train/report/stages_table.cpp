@@ -19,11 +19,6 @@ namespace bonfire::train {
 
 namespace {
 
-int64_t micro_batches_of(const Config& config) {
-  constexpr int64_t kOfStage = 4;  // as the trainer
-  return config.pipeline.micro_batches.value_or(std::min(config.batch_size, kOfStage * config.mesh.pipeline));
-}
-
 pipeline::BalancedCut cut_of(const StepSubject& subject, const Config& config) {
   const optim::Momentum optimizer(subject.model.parameters(), {.lr = 0.01});
   const fleet::detail::DistributedWhile distributed(optimizer, config.strategy);
@@ -34,10 +29,12 @@ pipeline::BalancedCut cut_of(const StepSubject& subject, const Config& config) {
   loss.backward();
   const Value live[] = {loss.value()};
   const std::unique_ptr<Graph> graph = Graph::from_trace(trace, live);
-  const pipeline::BalanceOptions options{.stages = static_cast<int>(config.mesh.pipeline),
-                                         .schedule = pipeline::parse_schedule(config.pipeline.schedule),
-                                         .micro_batches = static_cast<int>(micro_batches_of(config)),
-                                         .firsts = config.pipeline.cut};
+  const pipeline::BalanceOptions options{
+      .stages = static_cast<int>(config.mesh.pipeline * chunks_of(config)),
+      .chunks = static_cast<int>(chunks_of(config)),
+      .schedule = pipeline::parse_schedule(config.pipeline.schedule),
+      .micro_batches = static_cast<int>(micro_batches_of(config, config.mesh.pipeline)),
+      .firsts = config.pipeline.cut};
   if (options.firsts) pipeline::ForwardStages(*graph, {.stages = options.stages, .firsts = *options.firsts});
   const pipeline::StepCosts costs = pipeline::costs_of(*graph, StepContext::current().options);
   return pipeline::balance_stages(*graph, costs, options);
@@ -46,7 +43,7 @@ pipeline::BalancedCut cut_of(const StepSubject& subject, const Config& config) {
 }  // namespace
 
 int64_t rows_of_micro_batch(const Config& config) {
-  const int64_t parts = micro_batches_of(config);
+  const int64_t parts = micro_batches_of(config, config.mesh.pipeline);
   if (parts > config.batch_size)
     throw_error<ConfigError>("[inspect] pipeline.micro_batches is {}, and batch_size {}; expected at most that", parts,
                              config.batch_size);
@@ -72,10 +69,11 @@ std::string stages_table(const StepSubject& subject, const Config& config) {
       "{}: pipeline.cut=[{}]; {}\nmemory: parameters, their gradients, and what is kept of micro-batches\n\n",
       config.pipeline.cut ? "as was said" : "the stages are most alike so", fmt::join(cut.firsts, ", "),
       pipeline::to_string(cut));
-  return text +
-         pipeline::to_string(pipeline::make_schedule({.kind = pipeline::parse_schedule(config.pipeline.schedule),
-                                                      .stages = static_cast<int>(config.mesh.pipeline),
-                                                      .micro_batches = static_cast<int>(micro_batches_of(config))}));
+  return text + pipeline::to_string(pipeline::make_schedule(
+                    {.kind = pipeline::parse_schedule(config.pipeline.schedule),
+                     .stages = static_cast<int>(config.mesh.pipeline),
+                     .micro_batches = static_cast<int>(micro_batches_of(config, config.mesh.pipeline)),
+                     .chunks = static_cast<int>(chunks_of(config))}));
 }
 
 }  // namespace bonfire::train

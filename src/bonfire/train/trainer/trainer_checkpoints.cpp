@@ -120,7 +120,8 @@ std::optional<std::vector<std::string>> Trainer::State::chosen_cut() const {
     text = state.is_object() ? state.value("cut", nlohmann::json::array()).dump() : "[]";
   }
   const std::vector<std::string> firsts = nlohmann::json::parse(text_of_first_rank(text));
-  if (firsts.size() + 1 != static_cast<size_t>(fleet::mesh().size(Axis::pipeline))) return {};
+  const int64_t stages = fleet::mesh().size(Axis::pipeline) * chunks_of(config);
+  if (static_cast<int64_t>(firsts.size()) + 1 != stages) return {};
   return firsts;
 }
 

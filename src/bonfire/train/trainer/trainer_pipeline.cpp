@@ -19,13 +19,6 @@ namespace bonfire::train {
 
 bool Trainer::State::in_stages() { return fleet::mesh().size(Axis::pipeline) > 1; }
 
-// Of a whole batch; four for each stage keep the idle share below a fifth.
-int64_t Trainer::State::micro_batches() const {
-  constexpr int64_t kOfStage = 4;
-  return config.pipeline.micro_batches.value_or(
-      std::min<int64_t>(config.batch_size, kOfStage * fleet::mesh().size(Axis::pipeline)));
-}
-
 // Which module is where must be known before anything is loaded: a rank has memory for its own stage alone.
 void Trainer::State::make_stages() {
   if (!in_stages()) return;
@@ -39,8 +32,9 @@ void Trainer::State::make_stages() {
   };
   stages = std::make_unique<pipeline::Pipeline>(
       *model, *optimizer, forward,
-      pipeline::PipelineOptions{.micro_batches = micro_batches(),
+      pipeline::PipelineOptions{.micro_batches = micro_batches_of(config, fleet::mesh().size(Axis::pipeline)),
                                 .schedule = pipeline::parse_schedule(config.pipeline.schedule),
+                                .chunks = static_cast<int>(chunks_of(config)),
                                 .cut = chosen_cut(),
                                 .clip_grad_norm = config.clip_grad_norm});
   model->train();
@@ -50,10 +44,11 @@ void Trainer::State::make_stages() {
   const TensorSpec specs[] = {batch.input.spec(), batch.label.spec()};
   stages->prepare(specs);
   const std::vector<std::string>& firsts = stages->cut()->firsts();
-  const auto own = static_cast<size_t>(stages->stage());
-  base::log_info("[pipeline] stage {} of {}{}{}", own, firsts.size() + 1,
-                 own == 0 ? "" : ", from " + firsts[own - 1] + " on",
-                 own == firsts.size() ? "" : ", until " + firsts[own]);
+  for (size_t own = static_cast<size_t>(stages->rank()); own <= firsts.size();
+       own += static_cast<size_t>(fleet::mesh().size(Axis::pipeline)))
+    base::log_info("[pipeline] stage {} of {}{}{}", own, firsts.size() + 1,
+                   own == 0 ? "" : ", from " + firsts[own - 1] + " on",
+                   own == firsts.size() ? "" : ", until " + firsts[own]);
   if (const auto& cut = stages->balanced(); cut && !cut->firsts.empty())
     note(fmt::format("the model is cut before {}, {}", fmt::join(cut->firsts, ", "), pipeline::to_string(*cut)));
   for (const auto& [name, variable] : model->state_dict())
@@ -91,8 +86,7 @@ nn::StateDict Trainer::State::held_of(nn::StateDict all) const {
 RunEnds Trainer::State::train_all_in_stages() {
   RunEnds end;
   auto place = [this] {
-    return fmt::format("[pipeline] stage {} of {}, between two schedules, after step {}", stages->stage(),
-                       fleet::mesh().size(Axis::pipeline), step);
+    return fmt::format("[pipeline] {}, between two schedules, after step {}", stages->name(), step);
   };
   pipeline::saying_where(place, [&] { end = train_all(); });
   return end;
@@ -214,7 +208,7 @@ void Trainer::State::save_from_stages(const WeightsFile& file) const {
     const auto& [name, variable] = saved[i];
     std::vector<std::byte> bytes(variable.spec().bytes());
     const int owner = stages->owner_of(weights[i].variable);
-    if (owner == stages->stage()) bytes = whole_in_stage(variable);
+    if (owner == stages->rank()) bytes = whole_in_stage(variable);
     fleet::group(Axis::pipeline).broadcast({bytes.data(), bytes.size(), DType::u8}, owner);
     if (!is_first_rank()) continue;
     const std::vector<std::byte>& kept = memory.emplace_back(std::move(bytes));

@@ -251,7 +251,6 @@ struct Trainer::State {
 
   // trainer_pipeline.cpp
   static bool in_stages();  // the ranks of a replica
-  int64_t micro_batches() const;
   void make_stages();
   std::optional<std::vector<std::string>> chosen_cut() const;
   void begin_with_own_weights();  // of this stage: of a file, where the run begins so, and their running mean
