@@ -34,17 +34,20 @@ struct Settings {
 
 // --- who is asked ---------------------------------------------------------------------------------------------------
 
-// Processes that take steps together.
+// Processes that take steps at the same time: ranks of a job, or each by itself.
 class Team {
  public:
-  Team(const Settings& settings, int ranks, const std::string& kind) {
+  enum class Of : uint8_t { one_job, jobs_of_their_own };
+
+  Team(const Settings& settings, int count, const std::string& kind, Of of = Of::one_job) {
     const std::string port = std::to_string(comm::serve_store({})->port());
-    for (int rank = 0; rank < ranks; ++rank) {
-      const std::string job = ranks == 1 ? ""
-                                         : fmt::format(
-                                               " RANK={0} LOCAL_RANK={0} WORLD_SIZE={1} LOCAL_WORLD_SIZE={1} "
-                                               "MASTER_ADDR=127.0.0.1 MASTER_PORT={2}",
-                                               rank, ranks, port);
+    for (int rank = 0; rank < count; ++rank) {
+      const std::string job = count == 1 || of == Of::jobs_of_their_own
+                                  ? ""
+                                  : fmt::format(
+                                        " RANK={0} LOCAL_RANK={0} WORLD_SIZE={1} LOCAL_WORLD_SIZE={1} "
+                                        "MASTER_ADDR=127.0.0.1 MASTER_PORT={2}",
+                                        rank, count, port);
       workers_.push_back(std::make_unique<bench::Worker>(fmt::format(
           "{}env BONFIRE_CPU_THREADS=1{} {} --rank {}", bench::on_processors(2), job, settings.self, kind)));
     }
@@ -125,6 +128,7 @@ class PipelineBench {
       : settings_(settings),
         work_(std::move(work)),
         one_(settings, 1, "one " + work_),
+        apart_(settings, kStages, "one " + work_, Team::Of::jobs_of_their_own),
         peer_one_(peer_of(settings, "one " + work_)) {
     for (const char* schedule : kSchedules) {
       teams_[schedule] = std::make_unique<Team>(settings, kStages, "stage " + work_ + " " + schedule);
@@ -135,6 +139,8 @@ class PipelineBench {
   nlohmann::json run() {
     for (int round = -1; round < settings_.rounds; ++round) {  // the first one warms up
       note(round, "one", one_.ask(kSteps)[0]);
+      const std::vector<double> apart = apart_.ask(kSteps);
+      note(round, "apart", *std::max_element(apart.begin(), apart.end()));
       if (peer_one_) note(round, "PyTorch one", peer_one_->ask("3"));
       for (const std::string schedule : kSchedules) {
         if (peers_[schedule]) note(round, "PyTorch " + schedule, peers_[schedule]->ask("3"));
@@ -144,7 +150,14 @@ class PipelineBench {
     print(fmt::format("pipeline, {}, {} stages, {} micro-batches: milliseconds a step (and the least)", work_, kStages,
                       kMicroBatches));
     print(fmt::format("  {:<22}{}", "one process", times_text(rounds_, "one")));
-    nlohmann::json row{{"case", "pipeline"}, {"work", work_}, {"one_ms", rounds_.median("one")}};
+    print(fmt::format(
+        "  {:<22}{}  {:.3f} of twice one process (floors {:.3f}): what this machine leaves of two processors",
+        "two that share nothing", times_text(rounds_, "apart"), rounds_.median("one") / rounds_.median("apart"),
+        rounds_.floor("one") / rounds_.floor("apart")));
+    nlohmann::json row{{"case", "pipeline"},
+                       {"work", work_},
+                       {"one_ms", rounds_.median("one")},
+                       {"apart_ms", rounds_.median("apart")}};
     for (const std::string schedule : kSchedules) row[schedule] = report(schedule);
     report_goals(row);
     report_memory(row);
@@ -233,9 +246,12 @@ class PipelineBench {
     constexpr double kIdeal = static_cast<double>(kMicroBatches) / (kMicroBatches + kStages - 1);
     const double of_ideal = rounds_.efficiency("one", "1f1b") / kIdeal;
     const double zero_bubble = rounds_.efficiency("one", "zero_bubble");
+    const double left = rounds_.median("one") / rounds_.median("apart");
     const double idle_ratio = idle("zero_bubble") / idle("1f1b");
     print(fmt::format("  1f1b: {:.3f} of m/(m+p-1) = {:.3f} of twice one process ({})", of_ideal, kIdeal,
                       verdict(of_ideal, 0.9)));
+    print(fmt::format("  of what the machine leaves of two processors: 1f1b {:.3f} of m/(m+p-1), zero bubble {:.3f}",
+                      of_ideal / left, zero_bubble / left));
     print(fmt::format("  zero bubble: {:.3f} of twice one process ({}); idle {:.2f} of 1f1b's ({})", zero_bubble,
                       verdict(zero_bubble, 0.85), idle_ratio, verdict(idle_ratio, 0.5, true)));
     for (const std::string schedule : kSchedules) {
@@ -270,7 +286,7 @@ class PipelineBench {
 
   const Settings& settings_;
   std::string work_;
-  Team one_;
+  Team one_, apart_;
   std::map<std::string, std::unique_ptr<Team>> teams_;
   std::unique_ptr<bench::Worker> peer_one_;
   std::map<std::string, std::unique_ptr<bench::Worker>> peers_;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <thread>
@@ -18,6 +19,8 @@
 #include "tests/parallel/one_device.h"
 
 namespace bonfire::in_stages {
+
+inline bool all_meshes() { return std::getenv("BONFIRE_MESHES") != nullptr; }
 
 // Ranks along the tensor axis have parts of it, or the same bits.
 inline std::vector<double> whole_of(const Variable& variable) {

@@ -7,23 +7,13 @@
 #include <random>
 
 #include "tests/parallel/in_stages.h"
+#include "tests/support/pinned_kernels.h"
 
 namespace bonfire::stage_parts_test {
 namespace {
 
 using namespace in_stages;
 using Cut = std::vector<std::string>;
-
-bool all_meshes() { return std::getenv("BONFIRE_MESHES") != nullptr; }
-
-// Kernels as they are chosen without timing: what is whole has the same bits on all ranks.
-class PinnedKernels {
- public:
-  PinnedKernels() { setenv("BONFIRE_TUNE", "off", 1); }
-  ~PinnedKernels() { unsetenv("BONFIRE_TUNE"); }
-  PinnedKernels(const PinnedKernels&) = delete;
-  PinnedKernels& operator=(const PinnedKernels&) = delete;
-};
 
 struct Meshes {
   std::vector<MeshSizes> sizes = {{.pipeline = 2, .tensor = 2}};
@@ -33,7 +23,7 @@ struct Meshes {
 
 // In those; of all meshes in every one, in each schedule and type.
 void expect_as_on_one_device(const Subject& subject, Training run, Meshes meshes = {}) {
-  const PinnedKernels pinned;
+  const testing::PinnedKernels pinned;
   if (all_meshes())
     meshes = {.sizes = {{.pipeline = 2, .tensor = 2}, {.data = 2, .pipeline = 2, .tensor = 2}},
               .types = {DType::f32, DType::f64}};
@@ -122,7 +112,7 @@ TEST(StageParts, OfReplicasShareBatchStatistics) {
 
 // Values are rounded between programs, and sums of parts before they are added.
 TEST(StageParts, InMixedPrecisionDifferByItsRoundingAlone) {
-  const PinnedKernels pinned;
+  const testing::PinnedKernels pinned;
   const Training run{.batches = {8, 6}, .clip = 0.3, .cut = Cut{"bert.encoder.layer.1"}, .mixed_precision = true};
   const Outcome expected = on_one_device(bert(12, 2), run);
   const std::vector<Outcome> found = on_stages(bert(12, 2), run, {.pipeline = 2, .tensor = 2});
@@ -132,7 +122,7 @@ TEST(StageParts, InMixedPrecisionDifferByItsRoundingAlone) {
 
 TEST(StageParts, InThreeStagesOfFourRanksTrainAsOnOneDevice) {
   if (!all_meshes()) GTEST_SKIP() << "BONFIRE_MESHES=all runs it";
-  const PinnedKernels pinned;
+  const testing::PinnedKernels pinned;
   for (ScheduleKind schedule : kSchedules)
     expect_same_as_one_device(
         bert(12, 4),
@@ -285,7 +275,7 @@ void expect_random_net_as_on_one_device(uint64_t seed) {
 }
 
 TEST(StageParts, RandomNetsTrainAsOnOneDevice) {
-  const PinnedKernels pinned;
+  const testing::PinnedKernels pinned;
   const char* given = std::getenv("BONFIRE_SEED");
   const uint64_t first = given == nullptr ? 1 : std::stoull(given);
   const uint64_t count = given != nullptr ? 1 : all_meshes() ? 200 : 12;

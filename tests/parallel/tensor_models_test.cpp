@@ -1,25 +1,16 @@
 // Models that ranks along the tensor axis share, by the plans that the models bring: they train as on one device, and
 // each rank holds its part alone.
 #include <cmath>
-#include <cstdlib>
 
 #include "bonfire/bonfire.h"
 #include "bonfire/parallel/tensor_split.h"
 #include "tests/parallel/on_mesh.h"
+#include "tests/support/pinned_kernels.h"
 
 namespace bonfire::tensor_models_test {
 namespace {
 
 using Weights = std::map<std::string, std::vector<double>>;
-
-// Kernels as they are chosen without timing: the same on any number of ranks.
-class PinnedKernels {
- public:
-  PinnedKernels() { setenv("BONFIRE_TUNE", "off", 1); }
-  ~PinnedKernels() { unsetenv("BONFIRE_TUNE"); }
-  PinnedKernels(const PinnedKernels&) = delete;
-  PinnedKernels& operator=(const PinnedKernels&) = delete;
-};
 
 struct Course {
   std::vector<double> losses;
@@ -122,7 +113,7 @@ void expect_near(const Course& found, const Course& expected, double tolerance) 
 
 void expect_as_on_one_device(const Make& make, const std::vector<int>& degrees, const Settings& settings = {},
                              double tolerance = 1e-4) {
-  const PinnedKernels pinned;
+  const testing::PinnedKernels pinned;
   Course expected;
   testing::on_mesh(1, {}, [&](Device device) { expected = train(make, settings, device); });
   ASSERT_FALSE(expected.losses.empty());
