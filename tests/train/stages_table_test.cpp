@@ -43,6 +43,16 @@ TEST(StagesTable, ShowsACutThatWasSaid) {
              "zero_bubble, 3 stages, 5 micro-batches"});
 }
 
+TEST(StagesTable, SaysWhatItCountsWhereRanksShareLayers) {
+  const Words settings{"model=lenet", "batch_size=32", "mesh.pipeline=2"};
+  const std::string note =
+      "of layers that 2 ranks along the tensor axis share, times and memory are all ranks' together";
+  EXPECT_EQ(table_of(settings).find(note), std::string::npos);
+  Words shared = settings;
+  shared.emplace_back("mesh.tensor=2");
+  expect_in(table_of(shared), {note.c_str()});
+}
+
 TEST(StagesTable, RefusesWhatCannotBe) {
   EXPECT_ERROR(table_of({"model=lenet"}), ConfigError, "say how many: mesh.pipeline=2");
   EXPECT_ERROR(table_of({"model=lenet", "mesh.pipeline=2", "pipeline.cut=[conv9]"}), ConfigError, "cut names 'conv9'");

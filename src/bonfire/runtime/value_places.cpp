@@ -33,7 +33,10 @@ struct Cell {
 
 }  // namespace
 
-struct ValuePlaces::Work {
+class ValuePlaces::Work {
+  friend class ValuePlaces;
+
+ public:
   Work(Graph& graph, NodeOrder& order, Choices& choices, Plan& plan)
       : graph_(graph), order_(order), choices_(choices), plan_(plan) {
     make_cells();
@@ -43,6 +46,7 @@ struct ValuePlaces::Work {
     place_temporaries();
   }
 
+ private:
   int new_cell(const GraphValue& value, const Layout& layout) {
     Cell cell;
     cell.device = value.spec().device;

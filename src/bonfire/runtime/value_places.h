@@ -33,7 +33,7 @@ class ValuePlaces {
   size_t scalar_bytes(Device device) const;
 
  private:
-  struct Work;
+  class Work;
   std::unique_ptr<Work> work_;
 };
 

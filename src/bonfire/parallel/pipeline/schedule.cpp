@@ -59,7 +59,7 @@ std::vector<Step> order_of_interleaved(const ScheduleOptions& o, int rank) {
   const int ahead = std::min(all, (o.stages - rank - 1) * 2 + (o.chunks - 1) * widest);
   std::vector<Step> steps(forward.begin(), forward.begin() + ahead);
   for (int i = 0; i < all; ++i) {
-    if (ahead + i < all) steps.push_back(forward[static_cast<size_t>(ahead + i)]);
+    if (const int next = ahead + i; next < all) steps.push_back(forward[static_cast<size_t>(next)]);
     steps.push_back(backward[static_cast<size_t>(i)]);
   }
   return steps;
@@ -268,13 +268,15 @@ Schedule make_schedule(const ScheduleOptions& options) {
     for (const Step& step : order_of(options, rank))
       for (const Message& one : sent_after(made.options, step, step.chunk * options.stages + rank))
         messages[{rank, one.to % options.stages}].push_back(one);
+  const int stages = options.stages * options.chunks;
   for (std::vector<int>* slots : {&made.slots, &made.activations, &made.gradients})
-    slots->resize(static_cast<size_t>(options.stages * options.chunks));
+    slots->resize(static_cast<size_t>(stages));
   for (int rank = 0; rank < options.stages; ++rank) {
     Rows rows(made.options, rank, messages);
     made.ranks.push_back(rows.items());
     for (int chunk = 0; chunk < options.chunks; ++chunk) {
-      const auto stage = static_cast<size_t>(chunk * options.stages + rank);
+      const int number = chunk * options.stages + rank;
+      const auto stage = static_cast<size_t>(number);
       made.slots[stage] = rows.slots(chunk);
       made.activations[stage] = rows.activations(chunk);
       made.gradients[stage] = rows.gradients(chunk);

@@ -180,8 +180,8 @@ struct StageRunner::State {
     for (int result : step.result_stages) made.result_ranks.push_back(result % ranks);
     made.reads_input.resize(made.inputs.size());
     for (int chunk = 0; chunk < options.chunks; ++chunk) {
-      const StagePrograms& own =
-          made.own.emplace_back(std::move(step.stages[static_cast<size_t>(chunk * ranks + rank)]));
+      const int stage = chunk * ranks + rank;
+      const StagePrograms& own = made.own.emplace_back(std::move(step.stages[static_cast<size_t>(stage)]));
       for (const ProgramGraph& program : own.step().writing)
         for (const LeafSource& source : program.leaves)
           if (source.leaf >= 0 && made.input_of_leaf[static_cast<size_t>(source.leaf)] >= 0)

@@ -69,6 +69,10 @@ std::string stages_table(const StepSubject& subject, const Config& config) {
       "{}: pipeline.cut=[{}]; {}\nmemory: parameters, their gradients, and what is kept of micro-batches\n\n",
       config.pipeline.cut ? "as was said" : "the stages are most alike so", fmt::join(cut.firsts, ", "),
       pipeline::to_string(cut));
+  if (config.mesh.tensor > 1)
+    text +=
+        fmt::format("of layers that {} ranks along the tensor axis share, times and memory are all ranks' together\n\n",
+                    config.mesh.tensor);
   return text + pipeline::to_string(pipeline::make_schedule(
                     {.kind = pipeline::parse_schedule(config.pipeline.schedule),
                      .stages = static_cast<int>(config.mesh.pipeline),
