@@ -7,10 +7,8 @@ of one. Each process has one thread and one processor.
 """
 
 import sys
-import time
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -147,25 +145,7 @@ def main():
         step = stage(words[0], words[1], rank)
     else:
         step = tensor(count)
-    for _ in range(3):
-        step()
-    while True:
-        turn = torch.zeros(1, dtype=torch.int64)
-        if rank == 0:
-            line = sys.stdin.readline()
-            if line:
-                turn[0] = int(line)
-        dist.broadcast(turn, 0)
-        times = int(turn[0])
-        if times == 0:
-            return
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(times):
-            step()
-        dist.barrier()
-        if rank == 0:
-            print(1e3 * (time.perf_counter() - begin) / times, flush=True)
+    ranks.answer(rank, step)
 
 
 main()

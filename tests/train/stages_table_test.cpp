@@ -50,7 +50,7 @@ TEST(StagesTable, SaysWhatItCountsWhereRanksShareLayers) {
   EXPECT_EQ(table_of(settings).find(note), std::string::npos);
   Words shared = settings;
   shared.emplace_back("mesh.tensor=2");
-  expect_in(table_of(shared), {note.c_str()});
+  expect_in(table_of(shared), {note});
 }
 
 TEST(StagesTable, RefusesWhatCannotBe) {

@@ -57,8 +57,12 @@ class Walk {
   // `user`: the node that this gradient comes from.
   void add(const Value& value, const Tensor& gradient, const Node& user) {
     Tensor& sum = gradients_[value.node->walk_slot][value.index];
+    if (!sum.defined()) {
+      sum = gradient;
+      return;
+    }
     GradientScope scope(value.node->is_leaf() ? user : *value.node);
-    sum = sum.defined() ? bonfire::add(sum, gradient) : gradient;
+    sum = bonfire::add(sum, gradient);
   }
 
   const Tensor& gradient(const Value& value) const {
@@ -82,9 +86,11 @@ class Walk {
         continue;
       }
       pass_through(node);
-      GradientScope scope(node);
-      for (const Value& input : node.inputs)
-        if (input.node->walk == walk_ && !input.node->recorded) finish(*input.node, i);
+      for (const Value& input : node.inputs) {
+        if (input.node->walk != walk_ || input.node->recorded) continue;
+        GradientScope scope(node);
+        finish(*input.node, i);
+      }
     }
   }
 

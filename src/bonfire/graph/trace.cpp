@@ -233,15 +233,6 @@ PathScope::~PathScope() { place().path = before_; }
 PhaseScope::PhaseScope(Phase phase) : before_(std::exchange(place().phase, phase)) {}
 PhaseScope::~PhaseScope() { place().phase = before_; }
 
-GradientScope::GradientScope(const Node& node)
-    : phase_(Phase::backward),
-      path_before_(std::exchange(place().path, node.path)),
-      origin_before_(std::exchange(place().origin, Origin{node.trace, node.position})) {}
-GradientScope::~GradientScope() {
-  place().path = path_before_;
-  place().origin = origin_before_;
-}
-
 const char* to_string(Phase phase) {
   switch (phase) {
     case Phase::forward: return "forward";

@@ -117,13 +117,26 @@ class PhaseScope {
 // What is traced while it lives computes gradients of that node: it has its path, and it as origin.
 class GradientScope {
  public:
-  explicit GradientScope(const Node& node);
-  ~GradientScope();
+  explicit GradientScope(const Node& node)
+      : place_(StepContext::current().place),
+        phase_before_(place_.phase),
+        path_before_(place_.path),
+        origin_before_(place_.origin) {
+    place_.phase = Phase::backward;
+    place_.path = node.path;
+    place_.origin = {node.trace, node.position};
+  }
+  ~GradientScope() {
+    place_.phase = phase_before_;
+    place_.path = path_before_;
+    place_.origin = origin_before_;
+  }
   GradientScope(const GradientScope&) = delete;
   GradientScope& operator=(const GradientScope&) = delete;
 
  private:
-  PhaseScope phase_;
+  TracingPlace& place_;
+  Phase phase_before_;
   const std::string* path_before_;
   Origin origin_before_;
 };

@@ -39,8 +39,8 @@ class Shape {
 
  private:
   int place_of(int axis) const {
-    int place = axis < 0 ? axis + rank_ : axis;
-    if (place < 0 || place >= rank_) [[unlikely]]
+    const int place = axis < 0 ? axis + rank_ : axis;
+    if (static_cast<unsigned>(place) >= static_cast<unsigned>(rank_)) [[unlikely]]  // a negative one is beyond, too
       fail_axis(axis);
     return place;
   }
