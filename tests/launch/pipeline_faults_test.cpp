@@ -127,7 +127,7 @@ void expect_named_and_mended(const Trial& trial, Job& job, const std::map<std::s
   EXPECT_NE(report.find("was killed by signal 9"), std::string::npos) << output;
   const std::regex where(
       fmt::format("\\[pipeline\\] stage [01] of 2, (item [0-9]+ of its schedule \\([A-Z]+ |at the "
-                  "end of its schedule|REDUCE|between two schedules)[^\\n]*rank {} has stage {} of 2",
+                  "end of its schedule|REDUCE|between two schedules)[^\\n]*rank {} is {} of 2 along the pipeline",
                   trial.rank, trial.stage()));
   EXPECT_TRUE(std::regex_search(output, where)) << output;
   expect_mentions(output, {"restart 1 of 2"});

@@ -75,6 +75,31 @@ TEST(Pipeline, TrainsWithSeveralStagesOnEachRank) {
                             3, "one stage on each of three ranks");
 }
 
+// What the first layer makes goes to the second stage late and to the fourth one early, both on the other rank.
+class Forked : public nn::Callable<Forked> {
+ public:
+  Forked() : Callable("Forked") {
+    for (const char* name : {"first", "second", "third", "fourth", "fifth"})
+      layers_.push_back(register_module(name, nn::Linear({.in = 6, .out = 6})));
+    head_.emplace(register_module("head", nn::Linear({.in = 12, .out = 4})));
+  }
+  Tensor forward(const Tensor& x) const {
+    const Tensor a = tanh(layers_[0](x)), b = layers_[1](a);
+    const Tensor c = layers_[2](b), d = tanh(layers_[3](c));
+    return (*head_)(concat({layers_[4](d) + a, tanh(d)}, 1));
+  }
+
+ private:
+  std::vector<nn::Linear> layers_;
+  std::optional<nn::Linear> head_;
+};
+
+TEST(Pipeline, SendsToTwoStagesOfARank) {
+  const Subject subject{[] { return classifier_of(Forked()); }, {.input = {6}}};
+  expect_same_as_one_device(
+      subject, {.schedule = ScheduleKind::interleaved, .chunks = 2, .cut = {{"third", "fourth", "fifth"}}}, 2, "fork");
+}
+
 // Running statistics and losses are each replica's own.
 TEST(Pipeline, OfTwoReplicasAveragesTheirGradients) {
   const Training run{.clip = 0.5, .cut = {{"conv3"}}, .replicas = 2};

@@ -196,6 +196,18 @@ class RandomNet : public nn::Callable<RandomNet> {
     return (*head_)(made.back());
   }
 
+  // Of two stages of one rank neither may read what the other makes.
+  void read_from_other_ranks(const Cut& firsts, int ranks) {
+    std::vector<int> stages{0};  // of what is made
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const bool begins = std::find(firsts.begin(), firsts.end(), fmt::format("b{}p0", i)) != firsts.end();
+      stages.push_back(stages.back() + (begins ? 1 : 0));
+      int& reads = blocks_[i].reads;
+      const int apart = reads < 0 ? 0 : stages.back() - stages[static_cast<size_t>(reads)];
+      if (apart > 0 && apart % ranks == 0) reads = -1;
+    }
+  }
+
   // A module that begins each further stage.
   Cut cut(std::mt19937& random, int stages) const {
     std::set<size_t> begins;
@@ -266,7 +278,8 @@ void expect_random_net_as_on_one_device(uint64_t seed) {
       fmt::format("BONFIRE_SEED={}: {} stages, {}, blocks{}", seed, ranks * chunks, name_of(run.schedule), text));
   const Subject subject{[&, of_net] {
                           std::string unused;
-                          const RandomNet one = make(of_net, unused);
+                          RandomNet one = make(of_net, unused);
+                          one.read_from_other_ranks(*run.cut, ranks);
                           return next_token_of(one, RandomNet::kWords, [one](const Tensor& x) { return one(x); });
                         },
                         {.input = {4}, .symbols = RandomNet::kWords, .classes = RandomNet::kWords, .labels_rows = true},

@@ -8,19 +8,13 @@ class WidenWhereRead final : public Pass {
   std::string_view name() const override { return "widen_where_read"; }
 
   void run(Graph& graph, const Options&) const override {
-    const Op& cast = find_op("cast");
     std::vector<GraphNode*> widening;
     for (GraphNode& node : graph.nodes())
-      if (node.op == &cast && widens(node)) widening.push_back(&node);
+      if (widens(node)) widening.push_back(&node);
     for (GraphNode* node : widening) make_for_readers(graph, *node);
   }
 
  private:
-  static bool widens(const GraphNode& cast) {
-    const DType from = cast.inputs[0].spec().dtype, to = cast.outputs[0].dtype;
-    return is_floating(from) && is_floating(to) && size_of(from) < size_of(to);
-  }
-
   // In place of the reader: of its module and phase.
   static void make_for_readers(Graph& graph, GraphNode& cast) {
     const GraphValue value{&cast, 0};
@@ -35,6 +29,13 @@ class WidenWhereRead final : public Pass {
 };
 
 }  // namespace
+
+bool widens(const GraphNode& node) {
+  static const Op& cast = find_op("cast");
+  if (node.op != &cast) return false;
+  const DType from = node.inputs[0].spec().dtype, to = node.outputs[0].dtype;
+  return is_floating(from) && is_floating(to) && size_of(from) < size_of(to);
+}
 
 std::unique_ptr<Pass> widen_where_read() { return std::make_unique<WidenWhereRead>(); }
 

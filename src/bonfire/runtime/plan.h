@@ -57,7 +57,7 @@ struct PlanNote {
 
 struct Plan {
   std::vector<PlanProgram> programs;
-  std::vector<Layout> leaf_layouts;    // of variables: how their memory must lie
+  std::vector<Layout> leaf_layouts;    // how the memory of variables must lie, and how that of others was given
   std::vector<bool> leaf_layout_used;  // whether this plan cares
   std::vector<TensorSpec> outputs;
   std::vector<Layout> output_layouts;  // row-major unless others were asked for

@@ -205,7 +205,7 @@ class Cutter {
   bool is_used(const GraphNode& node) const { return !node.is_input() && !replaced_.contains(&node); }
 
   void find_crossings() {
-    std::set<std::tuple<int, int, int>> seen;  // node, output, to
+    std::set<std::tuple<int, int, int>> seen;  // to, node, output: as schedules group what a rank sends another
     std::vector<std::pair<std::tuple<int, int, int>, Crossing>> found;
     for (const GraphNode& node : graph_.nodes()) {
       if (!is_used(node) || is_everywhere(&node)) continue;
@@ -215,7 +215,7 @@ class Cutter {
         const Place from = places_.at(input.node);
         if (from.stage == to.stage) continue;
         require_direction(node, to, *input.node, from);
-        const std::tuple key(order_.at(input.node), input.index, to.stage);
+        const std::tuple key(to.stage, order_.at(input.node), input.index);
         const Phase phase = from.part == Part::forward && from.stage < to.stage ? Phase::forward : Phase::backward;
         if (seen.insert(key).second) found.emplace_back(key, Crossing{input, from.stage, to.stage, phase});
       }
@@ -291,7 +291,7 @@ class Cutter {
     if (one.to == to.stage) {
       message.value = static_cast<int>(step.values.size());
       to.received[{one.value.node, one.value.index}] = message.value;
-      step.values.push_back({.spec = one.value.spec(), .from = one.from, .phase = one.phase, .tag = number});
+      step.values.push_back({.spec = one.value.spec(), .from = one.from, .phase = one.phase});
     }
     step.messages.push_back(message);
   }

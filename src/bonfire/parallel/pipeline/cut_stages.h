@@ -32,7 +32,6 @@ struct SlotValue {
   TensorSpec spec;
   int from = -1;                 // the stage that sends it; -1: computed here
   Phase phase = Phase::forward;  // of that message
-  int64_t tag = 0;
 };
 
 struct LeafSource {

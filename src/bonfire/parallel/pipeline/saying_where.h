@@ -1,6 +1,6 @@
 #pragma once
 // saying_where: what is lost between ranks, or on a device, while a pipeline works says where in its schedule that was,
-// and which stage the rank has that it names.
+// and where along the pipeline the rank is that it names.
 
 #include <functional>
 #include <string>

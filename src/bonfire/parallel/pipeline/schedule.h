@@ -58,7 +58,7 @@ struct Edge {
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
-  int stages = 1;  // ranks
+  int stages = 1;  // of one chunk: as many as there are ranks
   int micro_batches = 1;
   int chunks = 1;                // of a rank; more than one: interleaved only
   std::vector<Edge> edges = {};  // of stages, which are ranks · chunks; empty: each to the next

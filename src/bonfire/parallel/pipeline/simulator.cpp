@@ -14,6 +14,9 @@
 namespace bonfire::pipeline {
 namespace {
 
+// A rank that has one stage is called by it.
+const char* word_for_rank(const ScheduleOptions& options) { return options.chunks > 1 ? "rank" : "stage"; }
+
 bool is_program(Work work) { return work == Work::forward || work == Work::backward || work == Work::weights; }
 
 struct SentMessage {
@@ -82,8 +85,8 @@ class Simulator {
   const Item& at(size_t rank) const { return schedule_.ranks[rank][ranks_[rank].position]; }
 
   [[noreturn]] void refuse(size_t rank, const std::string& why) const {
-    throw_error<ConfigError>("[pipeline] schedule {}: item {} of stage {}, {}: {}", name_of(schedule_.options.kind),
-                             ranks_[rank].position, rank, to_string(at(rank)), why);
+    throw_error<ConfigError>("[pipeline] schedule {}: item {} of {} {}, {}: {}", name_of(schedule_.options.kind),
+                             ranks_[rank].position, word_for_rank(schedule_.options), rank, to_string(at(rank)), why);
   }
 
   // False: it must wait.
@@ -225,15 +228,16 @@ class Simulator {
     if (self.position < schedule_.ranks[rank].size())
       refuse(rank, "it waits for ever: what it reads is never sent, or only after what this rank sends later");
     if (self.ended.size() != 2)
-      throw_error<ConfigError>("[pipeline] schedule {}: stage {} has no REDUCE or no U",
-                               name_of(schedule_.options.kind), rank);
+      throw_error<ConfigError>("[pipeline] schedule {}: {} {} has no REDUCE or no U", name_of(schedule_.options.kind),
+                               word_for_rank(schedule_.options), rank);
   }
 
   void require_received() const {
     for (const auto& [way, left] : under_way_)
       if (!left.empty())
-        throw_error<ConfigError>("[pipeline] schedule {}: stage {} sends {} messages to {} that nobody receives",
-                                 name_of(schedule_.options.kind), way.first, left.size(), way.second);
+        throw_error<ConfigError>("[pipeline] schedule {}: {} {} sends {} messages to {} that nobody receives",
+                                 name_of(schedule_.options.kind), word_for_rank(schedule_.options), way.first,
+                                 left.size(), way.second);
   }
 
   const Schedule& schedule_;
@@ -247,6 +251,7 @@ class Simulator {
 
 std::string cell_text(const Item& item) {
   const char* letter = item.work == Work::forward ? "F" : item.work == Work::backward ? "B" : "W";
+  if (item.chunk >= 26) return fmt::format("{}{}/{}", letter, item.micro_batch, item.chunk);
   return fmt::format("{}{}{}", letter, item.micro_batch, item.chunk > 0 ? std::string(1, char('a' + item.chunk)) : "");
 }
 
@@ -284,7 +289,7 @@ std::string to_string(const Schedule& schedule) {
     for (const Simulation::Run& run : ran.ranks[rank])
       for (auto at = std::lround(run.begin); at < std::lround(run.end); ++at)
         cells[static_cast<size_t>(at)] = cell_text(run.item);
-    text += fmt::format("{} {:<3}", in_chunks ? "rank" : "stage", rank);
+    text += fmt::format("{} {:<3}", word_for_rank(o), rank);
     for (const std::string& cell : cells) text += fmt::format("{:<{}} ", cell, wide);
     while (text.back() == ' ') text.pop_back();
     text += '\n';
@@ -299,7 +304,7 @@ std::string to_string(const Schedule& schedule) {
 std::string items_of(const Schedule& schedule) {
   std::string text;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    text += fmt::format("stage {}\n", rank);
+    text += fmt::format("{} {}\n", word_for_rank(schedule.options), rank);
     for (size_t i = 0; i < schedule.ranks[rank].size(); ++i)
       text += fmt::format("  {:>4}  {}\n", i, to_string(schedule.ranks[rank][i]));
   }

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/passes/widen_where_read.h"
 
 namespace bonfire::pipeline {
 namespace {
@@ -73,7 +74,8 @@ class Programs {
     for (const auto& [node, phase] : stage_.sent)
       if (phase == Phase::forward) place_with_inputs(node, Part::forward);
     for (size_t i = 0; i < graph_.outputs.size(); ++i)
-      if (stage_.result_parts[i] == Part::forward) place_with_inputs(graph_.outputs[i].node, Part::forward);
+      if (stage_.result_parts[i] == Part::forward && graph_.outputs[i].node->phase == Phase::forward)
+        place_with_inputs(graph_.outputs[i].node, Part::forward);  // else it comes with gradients, which would be kept
     for (size_t i = 0; i < graph_.assignments.size(); ++i)
       if (stage_.assigned_parts[i] == Part::forward) place_with_inputs(graph_.assignments[i].value.node, Part::forward);
     if (splits_weights_)
@@ -125,9 +127,8 @@ class Programs {
     for (size_t i = 0; i < graph_.assignments.size(); ++i) note(graph_.assignments[i].value, part_of_assignment(i));
   }
 
-  // A view is made again by whoever reads it.
   void note(GraphValue value, Part reader) {
-    value = behind_views(value, reader);
+    while (is_made_again(*value.node, reader)) value = value.node->inputs[0];
     const auto maker = part_of_.find(value.node);
     if (maker == part_of_.end() || maker->second == reader) return;
     BONFIRE_CHECK(maker->second < reader, "{} is read before it is computed", value.node->name());
@@ -137,14 +138,10 @@ class Programs {
     in_slots_.push_back({value, slot->second});
   }
 
-  GraphValue behind_views(GraphValue value, Part reader) const {
-    while (is_view_of_another(*value.node, reader)) value = value.node->inputs[0];
-    return value;
-  }
-
-  bool is_view_of_another(const GraphNode& node, Part reader) const {
+  // Of another program, but whoever reads it makes it for itself: what lies between is smaller, or the same.
+  bool is_made_again(const GraphNode& node, Part reader) const {
     const auto maker = part_of_.find(&node);
-    return maker != part_of_.end() && maker->second != reader && node.op->has(Trait::view);
+    return maker != part_of_.end() && maker->second != reader && (node.op->has(Trait::view) || passes::widens(node));
   }
 
   // --- the programs --------------------------------------------------------------------------------------------------
@@ -170,7 +167,7 @@ class Programs {
     const GraphNode& node = *value.node;
     if (node.is_input()) return input_of(to, value, node.leaf, source_of(node));
     const auto maker = part_of_.find(&node);
-    if (maker != part_of_.end() && maker->second != to.part && !node.op->has(Trait::view))
+    if (maker != part_of_.end() && maker->second != to.part && !is_made_again(node, to.part))
       return input_of(to, value, LeafKind::feed, {.value = slots_.at(key)});
     return {copy_node(to, node), value.index};
   }

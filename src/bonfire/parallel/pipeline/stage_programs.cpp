@@ -40,7 +40,7 @@ PlannedProgram& StagePrograms::program(Part part, bool adds, const std::vector<V
   for (int leaf : graph.assigned) made->assigned.emplace_back(leaves[static_cast<size_t>(leaf)].node->variable);
   if (graph.graph == nullptr) return *made;
   plan(*made, graph, leaves);
-  made->plan->waits_for_ranks = waits_for_ranks;
+  made->plan->waits_for_ranks |= waits_for_ranks;
   return *made;
 }
 
