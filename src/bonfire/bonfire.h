@@ -21,6 +21,7 @@
 #include "bonfire/graph/graph.h"
 #include "bonfire/graph/mixed_precision.h"
 #include "bonfire/graph/op.h"
+#include "bonfire/graph/recompute.h"
 #include "bonfire/graph/sharding.h"
 #include "bonfire/graph/tensor.h"
 #include "bonfire/graph/trace.h"

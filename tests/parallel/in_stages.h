@@ -41,6 +41,8 @@ class OnStage {
     if (run.mixed_precision) strategy.use_amp = true;
     if (run.sync_batch_norm) strategy.sync_batch_norm = true;
     strategy.accumulate_steps = run.accumulate;
+    if (!run.recompute.empty()) strategy.use_recompute = true;
+    if (!run.recompute.empty()) strategy.recompute_segments = run.recompute;
     optimizer_.emplace(fleet::distributed_optimizer(optimizer_for(run, net_.module), strategy));
     stages_ = std::make_unique<pipeline::Pipeline>(net_.module, *optimizer_, net_.forward,
                                                    pipeline::PipelineOptions{.micro_batches = run.micro_batches,

@@ -26,6 +26,7 @@ struct Training {
   int64_t accumulate = 1;           // batches of an update
   std::optional<double> mean = {};  // of the weights, with this decay
   bool mixed_precision = false, sync_batch_norm = false;
+  std::vector<std::string> recompute = {};  // modules
   DType dtype = DType::f32;
 };
 
@@ -60,6 +61,7 @@ class OnOneDevice {
   Outcome train() {
     StepOptions& options = StepContext::current().options;
     const bool before = std::exchange(options.use_amp, run_.mixed_precision);
+    const std::vector<std::string> recomputed_before = std::exchange(options.recompute, run_.recompute);
     const bool at_once = run_.sync_batch_norm;
     RandomState& random = StepContext::current().random;
     for (size_t b = 0; b < run_.batches.size(); ++b) {
@@ -76,6 +78,7 @@ class OnOneDevice {
       if (static_cast<int64_t>(b + 1) % run_.accumulate == 0) update();
     }
     options.use_amp = before;
+    options.recompute = recomputed_before;
     random.rank = 0;
     random.world = 1;
     note_weights();

@@ -71,18 +71,8 @@ TEST(StageParts, OfABertWhoseWordsAreInTwoStagesTrainAsOnOneDevice) {
                           {.schedules = {ScheduleKind::one_f_one_b}});
 }
 
-Subject gpt2() {
-  Subject subject = small_gpt2();
-  subject.split = {{"*.c_attn.weight", 1, 3},
-                   {"*.c_attn.bias", 0, 3},
-                   {"*.c_fc.weight", 1},
-                   {"*.c_fc.bias", 0},
-                   {"*.c_proj.weight", 0}};
-  return subject;
-}
-
 TEST(StageParts, OfAGpt2TrainAsOnOneDevice) {
-  expect_as_on_one_device(gpt2(), {.clip = 0.3, .cut = Cut{"transformer.h.1"}},
+  expect_as_on_one_device(small_gpt2(), {.clip = 0.3, .cut = Cut{"transformer.h.1"}},
                           {.schedules = {ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble}});
 }
 

@@ -2,6 +2,7 @@
 // each rank holds its part alone.
 #include <cmath>
 
+#include "bonfire/base/glob.h"
 #include "bonfire/bonfire.h"
 #include "bonfire/parallel/tensor_split.h"
 #include "tests/parallel/on_mesh.h"
@@ -245,11 +246,11 @@ TEST(TensorSplits, AnOptimizerThatIsMadeTooEarlyIsRefused) {
 }
 
 TEST(TensorSplits, StarsStandForAnyText) {
-  EXPECT_TRUE(fleet::matches("*.query.weight", "layer.0.query.weight"));
-  EXPECT_TRUE(fleet::matches("a*b*c", "abxbc"));
-  EXPECT_TRUE(fleet::matches("fc1.weight*", "fc1.weight"));
-  EXPECT_FALSE(fleet::matches("fc1", "fc1.weight"));
-  EXPECT_FALSE(fleet::matches("*.bias", "fc1.weight"));
+  EXPECT_TRUE(base::matches("*.query.weight", "layer.0.query.weight"));
+  EXPECT_TRUE(base::matches("a*b*c", "abxbc"));
+  EXPECT_TRUE(base::matches("fc1.weight*", "fc1.weight"));
+  EXPECT_FALSE(base::matches("fc1", "fc1.weight"));
+  EXPECT_FALSE(base::matches("*.bias", "fc1.weight"));
 }
 
 }  // namespace

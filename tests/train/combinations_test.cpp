@@ -278,7 +278,7 @@ TEST(CombinationsRefused, AreRefusedAlikeFromSettingsAndFromALoop) {
       {{"strategy.use_amp=true", "strategy.loss_scaling=8"},
        {.use_amp = true, .loss_scaling = 8},
        "loss_scaling has no effect without use_amp and amp_dtype f16"},
-      {{"strategy.use_recompute=true"}, {.use_recompute = true}, "use_recompute is not available yet"},
+      {{"strategy.use_recompute=true"}, {.use_recompute = true}, "use_recompute does not choose by itself yet"},
   };
   nn::Linear model({.in = 2, .out = 2});
   fleet::join(nullptr);

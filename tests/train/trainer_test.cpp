@@ -370,7 +370,9 @@ TEST(TrainerErrors, SayWhatToDo) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({"strategy.use_recompute=true"}), "[strategy] use_recompute is not available yet; leave it out");
+  EXPECT_EQ(message({"strategy.use_recompute=true"}),
+            "[strategy] use_recompute does not choose by itself yet; name modules in recompute_segments, as [layer1, "
+            "layer2]");
   EXPECT_NE(message({"model=two_headed"}).find("two_headed learns from images with a box and a class, which are built"),
             std::string::npos)
       << message({"model=two_headed"});

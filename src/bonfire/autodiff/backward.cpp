@@ -230,9 +230,6 @@ std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, c
 
 namespace autodiff {
 
-namespace {
-
-// Pending nodes whose history someone may still walk from `live`.
 std::vector<Node*> reachable_history(const Trace& trace, std::span<const Value> live) {
   std::unordered_set<const Node*> seen;
   std::vector<Node*> reached;
@@ -245,8 +242,6 @@ std::vector<Node*> reachable_history(const Trace& trace, std::span<const Value> 
     for (const Value& input : reached[i]->inputs) visit(input.node.get());
   return reached;
 }
-
-}  // namespace
 
 std::vector<Value> values_needed_later(const Trace& trace, std::span<const Value> live) {
   std::vector<Node*> history = reachable_history(trace, live);

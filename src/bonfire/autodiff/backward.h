@@ -21,6 +21,9 @@ std::vector<Tensor> grad(const Tensor& output, std::span<const Tensor> inputs, c
 
 namespace autodiff {
 
+// Nodes of `trace` through whose history a backward pass from `live` may still go.
+std::vector<Node*> reachable_history(const Trace& trace, std::span<const Value> live);
+
 // What a later backward pass through the histories of `live` will read of the values that `trace` is about to compute,
 // and of the variable versions it reads. A commit keeps those and nothing else. Found by running the gradient rules on
 // feeds, so no op has to declare what it saves.

@@ -39,6 +39,7 @@ std::unique_ptr<Graph> Graph::from_trace(Trace& trace, std::span<const Value> li
     node.phase = traced->phase;
     node.number = static_cast<int>(traced->position);
     if (traced->origin.trace == trace.id()) node.origin = static_cast<int>(traced->origin.position);
+    if (traced->recomputed_part != 0) node.recomputed_parts = trace.recomputed_parts(traced->recomputed_part);
     built[traced.get()] = &node;
   }
   for (const Value& value : live) graph->add_output(translate(value));
@@ -81,6 +82,7 @@ GraphNode* Graph::add_like(const GraphNode& like, const Op& op, std::vector<Grap
   node->phase = like.phase;
   node->number = like.number;
   node->origin = like.origin;
+  node->recomputed_parts = like.recomputed_parts;
   node->recomputed = like.recomputed;
   return node;
 }

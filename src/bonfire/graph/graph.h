@@ -52,9 +52,10 @@ struct GraphNode {
   std::vector<TensorSpec> outputs;
   std::string path;  // module path
   Phase phase = Phase::forward;
-  int number = -1;          // of the traced node that it is or stands for: its position in the trace
-  int origin = -1;          // the number of the node whose gradient it computes, where that is of the same trace
-  bool recomputed = false;  // made by recompute: never merged with its original
+  int number = -1;  // of the traced node that it is or stands for: its position in the trace
+  int origin = -1;  // the number of the node whose gradient it computes, where that is of the same trace
+  std::vector<int> recomputed_parts = {};  // that the backward pass computes again, and it is in: outermost first
+  bool recomputed = false;                 // is such a second computation: never merged with its original
 
   LeafKind leaf = LeafKind::none;  // of a graph input
   int leaf_position = -1;          // its number among the trace's leaves

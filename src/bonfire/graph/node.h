@@ -78,6 +78,7 @@ class Node : public base::RefCounted<Node> {
 
   uint64_t walk = 0;  // scratch of the backward walk: which walk last met this node, and where it put it
   uint32_t walk_slot = 0;
+  uint32_t recomputed_part = 0;  // of its trace, in which it is; 0: none
 
   // Of a variable leaf, one version: how many inputs of committed nodes with a history it is, whether a backward pass
   // through these reads it, and the number of the version (kAnyVersion: whichever there is at a submission).

@@ -44,8 +44,8 @@ std::string print_graph(const Graph& graph) {
     std::string inputs, specs;
     for (const GraphValue& input : node.inputs) inputs += (inputs.empty() ? "" : ", ") + name_value(numbers, input);
     for (const TensorSpec& spec : node.outputs) specs += (specs.empty() ? "" : ", ") + to_string(spec);
-    text += fmt::format("%{} = {}({}) : {}{}{}\n", numbers.at(&node), node_text(node), inputs, specs,
-                        node.path.empty() ? "" : "  # ", node.path);
+    text += fmt::format("%{} = {}({}) : {}{}{}{}\n", numbers.at(&node), node_text(node), inputs, specs,
+                        node.path.empty() ? "" : "  # ", node.path, node.recomputed ? "  (again)" : "");
   }
   for (const GraphAssignment& assignment : graph.assignments)
     text +=

@@ -23,6 +23,8 @@ void StepOptions::mix_into(base::Hash128& hash) const {
   hash.mix(static_cast<uint64_t>(all_reduce_layers));
   hash.mix(static_cast<uint64_t>(communicators));
   hash.mix(static_cast<uint64_t>(sync_batch_norm));
+  hash.mix(recompute.size());
+  for (const std::string& module : recompute) hash.mix(std::string_view(module));
 }
 
 StepContext::StepContext() : number(++contexts), random{.seed = first_seed.load()} {}

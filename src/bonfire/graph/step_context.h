@@ -16,6 +16,7 @@
 
 namespace bonfire {
 
+class RecomputeScope;
 class Tensor;
 class Trace;
 class Variable;
@@ -66,6 +67,7 @@ struct TracingPlace {
   StepRecord* record = nullptr;            // of the step that is traced for compile(): step_state.h
   uint64_t values_fetched = 0;             // by the host
   bool skips_first_values = false;         // of parameters: nn::init::Skip
+  RecomputeScope* recompute = nullptr;     // the innermost: recompute.h
 };
 
 struct StepContext {
@@ -106,6 +108,7 @@ struct StepContext {
   Hooks<void(const std::string& why)> after_failure;  // data parallel ends the waits of its peers there
   void tell_failure(const std::string& why) const { tell(after_failure.calls(), why); }
 
+  bool told_of_kept_parts = false;     // that recompute has found cut apart (runtime/engine.cpp)
   StepState<int> without_reduction;    // how many fleet::WithoutReduction live
   std::unique_ptr<StepJob> job;        // null: this thread has joined none
   std::shared_ptr<StepGroups> groups;  // of the job; null: it has none

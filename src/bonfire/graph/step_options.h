@@ -2,6 +2,8 @@
 // StepOptions: what the user chose for the passes that compile a step. Part of the key of every plan.
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "bonfire/base/hash.h"
 #include "bonfire/tensor/dtype.h"
@@ -15,13 +17,14 @@ struct StepOptions {
   bool fuse_elewise_add_act_ops = true;  // an addition and the activation of its result in one kernel
   bool fuse_elementwise = true;          // chains of elementwise ops into one kernel
   bool fuse_all_reduce_ops = true;
-  int64_t all_reduce_bytes = 0;      // of a merged all-reduce at most; 0: a tenth of all, less towards the end
-  int64_t all_reduce_layers = 50;    // in a merged all-reduce at most
-  int64_t communicators = 1;         // that the all-reduces of gradients use in turn
-  bool sync_batch_norm = false;      // ranks along the data axis share batch statistics
-  bool stand_ins = false;            // this rank's batch counts for nothing in them
-  bool fast_math = false;            // kernels whose rounding error is beyond the bound (kernel.h) may be chosen
-  bool rebuild_cheap_values = true;  // compute cheap values again in the backward pass instead of keeping them
+  int64_t all_reduce_bytes = 0;             // of a merged all-reduce at most; 0: a tenth of all, less towards the end
+  int64_t all_reduce_layers = 50;           // in a merged all-reduce at most
+  int64_t communicators = 1;                // that the all-reduces of gradients use in turn
+  bool sync_batch_norm = false;             // ranks along the data axis share batch statistics
+  bool stand_ins = false;                   // this rank's batch counts for nothing in them
+  bool fast_math = false;                   // kernels whose rounding error is beyond the bound (kernel.h) may be chosen
+  bool rebuild_cheap_values = true;         // compute cheap values again in the backward pass instead of keeping them
+  std::vector<std::string> recompute = {};  // modules that the backward pass computes again (passes/recompute.h)
 
   void mix_into(base::Hash128& hash) const;
 };

@@ -7,6 +7,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
+#include "bonfire/graph/recompute.h"
 
 namespace bonfire {
 
@@ -111,6 +112,8 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
     NodeOutput& output = node->outputs.emplace_back(spec);
     output.requires_grad = node->recorded && is_floating(spec.dtype);
   }
+  if (place.recompute != nullptr && place.phase == Phase::forward) [[unlikely]]
+    mark_recomputed(*node, *place.recompute);
   node->path = place.path;
   node->phase = place.phase;
   node->origin = place.origin;
@@ -118,6 +121,20 @@ const NodePtr& Trace::append(const Op& op, NodeInputs&& inputs, Attributes&& att
   node->trace = id_;
   node->position = static_cast<uint32_t>(nodes_.size());
   return nodes_.emplace_back(std::move(node));
+}
+
+void Trace::mark_recomputed(Node& node, RecomputeScope& scope) {
+  node.recomputed_part = scope.part_in(*this);
+  hash_.mix(0x5ecaULL + node.recomputed_part);
+}
+
+uint32_t Trace::add_recomputed_part(uint32_t outer) {
+  hash_.mix(0x0a27ULL + outer);
+  std::vector<int> parts = outer == 0 ? std::vector<int>() : recomputed_parts(outer);
+  const auto part = static_cast<uint32_t>(recomputed_parts_.size() + 1);
+  parts.push_back(static_cast<int>(part));
+  recomputed_parts_.push_back(std::move(parts));
+  return part;
 }
 
 void Trace::assign(const Variable& variable, const Value& value) {
@@ -184,6 +201,7 @@ void Trace::clear() {
   }
   assignments_.clear();
   random_keys_.clear();
+  recomputed_parts_.clear();
   leaf_table_.assign(leaf_table_.size(), {});
   std::vector<Value> leaves = std::move(leaves_);
   std::vector<NodePtr> nodes = std::move(nodes_);

@@ -53,6 +53,12 @@ class Trace {
   bool pending(const Value& value) const { return value.node->trace == id_ && !value.node->is_leaf(); }
   uint32_t leaf_position(const Value& value);  // adds it when new
 
+  // A part of the step that the backward pass computes again, inside another one (0: none). Its number, from 1.
+  uint32_t add_recomputed_part(uint32_t outer);
+  bool has_recomputed_parts() const { return !recomputed_parts_.empty(); }
+  // The numbers of a part and of those around it, outermost first.
+  const std::vector<int>& recomputed_parts(uint32_t part) const { return recomputed_parts_[part - 1]; }
+
   uint32_t next_random_number() { return random_numbers_++; }  // op number for random ops, counted within a step
   bool compiling = false;     // belongs to compile(): commits are left to it, reading a value is an error
   bool has_backward = false;  // a backward pass is pending; another one commits it first
@@ -61,6 +67,7 @@ class Trace {
 
  private:
   uint64_t encode(const Value& value);
+  void mark_recomputed(Node& node, RecomputeScope& scope);
 
   StepContext& context_;
   uint64_t id_;
@@ -71,7 +78,8 @@ class Trace {
     const Node* node = nullptr;
     uint32_t index = 0, position = 0;
   };
-  std::vector<LeafSlot> leaf_table_;  // open addressing, a power of two
+  std::vector<std::vector<int>> recomputed_parts_;  // [part - 1]
+  std::vector<LeafSlot> leaf_table_;                // open addressing, a power of two
   base::Hash128 hash_;
   uint32_t random_numbers_ = 0;
   std::vector<Value> random_keys_;  // one a device

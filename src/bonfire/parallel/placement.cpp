@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/glob.h"
 #include "bonfire/base/nearest.h"
-#include "bonfire/parallel/tensor_split.h"
 
 namespace bonfire {
 
@@ -21,13 +21,11 @@ void add_modules(const nn::Module& module, const std::string& path, Modules& all
     add_modules(child, path.empty() ? name : path + "." + name, all);
 }
 
-using fleet::matches;
-
 // The module itself, or one that it is inside of.
 bool covers(std::string_view pattern, std::string_view path) {
   for (size_t end = path.size();; end = path.rfind('.', end - 1)) {
     if (end == std::string_view::npos) return false;
-    if (matches(pattern, path.substr(0, end))) return true;
+    if (base::matches(pattern, path.substr(0, end))) return true;
     if (end == 0) return false;
   }
 }
@@ -52,7 +50,7 @@ void place(const nn::Module& model, const Placement& placement) {
   std::map<std::string, Device> devices;  // by the name in the placement
   for (const auto& [name, device] : placement) {
     devices[name] = parse_device(device);
-    auto is_meant = [&pattern = name](const auto& module) { return matches(pattern, module.first); };
+    auto is_meant = [&pattern = name](const auto& module) { return base::matches(pattern, module.first); };
     if (std::none_of(modules.begin(), modules.end(), is_meant)) fail_no_module(name, modules);
   }
   std::vector<std::pair<nn::Module, Device>> moves;

@@ -51,7 +51,7 @@ struct DistributedStrategy {
   Choice<bool> use_amp = usually(false);
   std::string amp_dtype = "bf16";
   std::optional<double> loss_scaling = {};  // empty: dynamic
-  bool use_recompute = false;
+  Choice<bool> use_recompute = usually(false);
   std::optional<std::vector<std::string>> recompute_segments = {};  // empty: auto
   Choice<bool> sync_batch_norm = usually(false);
   int64_t accumulate_steps = 1;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "bonfire/base/error.h"
+#include "bonfire/base/glob.h"
 #include "bonfire/graph/step_context.h"
 
 namespace bonfire::fleet {
@@ -22,7 +23,7 @@ std::string names_in(const nn::StateDict& variables) {
 const nn::Split* split_for(const std::string& name, std::span<const nn::Split> splits) {
   const nn::Split* found = nullptr;
   for (const nn::Split& one : splits)
-    if (matches(one.path, name) && (found == nullptr || one.path.size() >= found->path.size())) found = &one;
+    if (base::matches(one.path, name) && (found == nullptr || one.path.size() >= found->path.size())) found = &one;
   return found;
 }
 
@@ -38,25 +39,6 @@ void require_axis(const std::string& name, const Shape& shape, const nn::Split& 
 
 }  // namespace
 
-bool matches(std::string_view pattern, std::string_view path) {
-  size_t star = std::string_view::npos, resume = 0, p = 0, t = 0;  // of the last `*`, and what it ends before
-  while (t < path.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = t;
-    } else if (p < pattern.size() && pattern[p] == path[t]) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++resume;
-    } else {
-      return false;
-    }
-  }
-  return std::ranges::all_of(pattern.substr(p), [](char c) { return c == '*'; });
-}
-
 Slice SharedOut::slice(int64_t place, int64_t parts) const {
   return Slice::part(variable.shape(), axis, place, parts, blocks);
 }
@@ -71,7 +53,7 @@ TensorSplits tensor_splits(const nn::Module& model, std::span<const nn::Split> o
         parts);
   const nn::StateDict variables = model.state_dict();
   for (const nn::Split& one : splits)
-    if (std::ranges::none_of(variables, [&](const auto& named) { return matches(one.path, named.name); }))
+    if (std::ranges::none_of(variables, [&](const auto& named) { return base::matches(one.path, named.name); }))
       throw_error<ConfigError>("[tensor] '{}' matches nothing of the model; there are: {}", one.path,
                                names_in(variables));
   TensorSplits found;

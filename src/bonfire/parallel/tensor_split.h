@@ -35,7 +35,4 @@ TensorSplits tensor_splits(const nn::Module& model, std::span<const nn::Split> o
 void share_out(const nn::Module& model, const TensorSplits& splits, int64_t place, int64_t parts,
                comm::Group* ranks = nullptr);
 
-// "*" stands for any text, which may be empty.
-bool matches(std::string_view pattern, std::string_view path);
-
 }  // namespace bonfire::fleet

@@ -84,6 +84,7 @@ class Rewrite {
     if (!made) {
       GraphNode* node = graph_.add(cast_, {value}, {{"dtype", dtype}}, before);
       node->path = value.node->path;
+      node->recomputed_parts = value.node->recomputed_parts;
       made = {node, 0};
       made_[{node, 0, dtype}] = true;
     }

@@ -82,6 +82,8 @@ class FuseBnAct final : public Pass {
       }
     }
     if (sums == nullptr || apply == nullptr || (others > 0 && !forward.has_residual)) return;
+    // Another x is a copy that recompute has made, so that this one need not be kept.
+    if (!(sums->inputs[1] == forward.node->inputs[0])) return;
     // With an all-reduce between, apply cannot come ahead of it: whoever needs dz before keeps it as it is.
     if (apply->inputs[5].node != sums && is_used_before(graph, *gradient, *sums, *apply)) return;
     replace_backward(graph, forward, *gradient, *sums, *apply);

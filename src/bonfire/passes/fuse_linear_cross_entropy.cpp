@@ -93,15 +93,23 @@ class Fusion {
            (match.dbias != nullptr) == static_cast<bool>(match.bias);
   }
 
+  // The value, or a copy of it that recompute has made for a gradient.
+  static bool is_same(const GraphValue& value, const GraphValue& original) {
+    const GraphNode &node = *value.node, &first = *original.node;
+    return value == original || (node.recomputed && node.op == first.op && node.number == first.number &&
+                                 node.number >= 0 && value.index == original.index);
+  }
+
   // Every use of the gradient of the logits is one of the three.
   bool find_gradients(Match& match, GraphValue gradient) const {
     if (graph_.graph_uses(gradient) > 0) return false;
     for (GraphNode* user : graph_.users(gradient)) {
       if (is_same_values(*user)) {
         if (!find_gradients(match, {user, 0})) return false;
-      } else if (is_product(*user, false, false) && user->inputs[0] == gradient && user->inputs[1] == match.weight) {
+      } else if (is_product(*user, false, false) && user->inputs[0] == gradient &&
+                 is_same(user->inputs[1], match.weight)) {
         match.dx = user;
-      } else if (is_product(*user, true, false) && user->inputs[0] == gradient && user->inputs[1] == match.x) {
+      } else if (is_product(*user, true, false) && user->inputs[0] == gradient && is_same(user->inputs[1], match.x)) {
         match.dweight = user;
       } else if (match.bias && is_sum_of_rows(*user)) {
         match.dbias = user;

@@ -18,6 +18,7 @@
 #include "bonfire/passes/fuse_norms.h"
 #include "bonfire/passes/look_up_products.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
+#include "bonfire/passes/recompute.h"
 #include "bonfire/passes/shard.h"
 #include "bonfire/passes/sync_batch_norm.h"
 #include "bonfire/passes/widen_where_read.h"
@@ -36,6 +37,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(dead_code());
     list.push_back(fuse_norms());
     list.push_back(sync_batch_norm());
+    list.push_back(recompute());
     list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());
     list.push_back(look_up_products());

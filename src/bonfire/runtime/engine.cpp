@@ -6,6 +6,8 @@
 
 #include "bonfire/autodiff/backward.h"
 #include "bonfire/base/error.h"
+#include "bonfire/base/log.h"
+#include "bonfire/passes/recompute.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/submit.h"
 
@@ -82,6 +84,7 @@ class PlanningEngine final : public Engine {
       finish(trace);
       return;
     }
+    tell_of_kept_parts(trace, live);
     std::shared_ptr<Plan> plan = find_or_compile(trace, live, StepContext::current().options);
     adopt_layouts(*plan, trace.leaves());
     std::vector<Variable> assigned;
@@ -89,6 +92,22 @@ class PlanningEngine final : public Engine {
     SubmissionResult result = submit(plan, trace.leaves(), assigned);
     for (size_t i = 0; i < live.size(); ++i) give_buffer(live[i], std::move(result.outputs[i]), result.completion);
     finish(trace);
+  }
+
+  // A backward pass that comes in another commit finds what this one has kept.
+  static void tell_of_kept_parts(const Trace& trace, std::span<const Value> live) {
+    StepContext& context = trace.context();
+    if (context.told_of_kept_parts || !(trace.has_recomputed_parts() || !context.options.recompute.empty())) return;
+    for (const Node* node : autodiff::reachable_history(trace, live)) {
+      const bool is_in_module = node->path != nullptr && passes::is_in_recomputed_module(*node->path, context.options);
+      if (node->recomputed_part == 0 && !is_in_module) continue;
+      context.told_of_kept_parts = true;
+      base::log_warning(
+          "[recompute] a step was committed between its forward and its backward pass (a value was read, or another "
+          "backward() came first): what {} computes is kept; compile() the step, or read values after backward()",
+          node->path == nullptr ? "a part that is marked" : "module " + *node->path);
+      return;
+    }
   }
 
   static void finish(Trace& trace) {

@@ -82,6 +82,8 @@ class Orderer {
       for (const GraphValue& input : node.inputs)
         own.level = std::max(own.level, standing_[input.node].level + (crosses(input, node) ? 1 : 0));
     }
+    for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend(); ++node)
+      if (node->recomputed) put_off(*node);
     for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend(); ++node) {
       const Standing own = standing_[&*node];
       for (const GraphValue& input : node->inputs) {
@@ -93,6 +95,16 @@ class Orderer {
         before.due = std::min(before.due, due_through(before, own));
       }
     }
+  }
+
+  // What is computed again could be computed early, and would lie there until it is read.
+  void put_off(const GraphNode& node) {
+    constexpr int kNobody = std::numeric_limits<int>::max();
+    int level = kNobody;
+    for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i)
+      for (const GraphNode* user : graph_.users({const_cast<GraphNode*>(&node), i}))
+        level = std::min(level, standing_[user].level - (user->device() == node.device() ? 0 : 1));
+    if (level != kNobody) standing_[&node].level = std::max(standing_[&node].level, level);
   }
 
   // A node of a later level has its due there, which is not one of this level's.

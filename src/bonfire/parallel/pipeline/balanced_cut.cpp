@@ -162,6 +162,7 @@ class Balancer {
           {until_.back().cost + one.cost, until_.back().parameters + one.parameters, until_.back().kept + one.kept});
       computes_.push_back(one.computes);
     }
+    find_readers(traced);
   }
 
   BalancedCut run() const {
@@ -182,6 +183,24 @@ class Balancer {
     const int slots = slots_[static_cast<size_t>(stage)];
     return 2 * (until_[end].parameters - until_[begin].parameters) + slots * (until_[end].kept - until_[begin].kept);
   }
+
+  void find_readers(const Graph& traced) {
+    std::vector<size_t> last_reader(modules_.size());
+    for (const GraphNode& node : traced.nodes()) {
+      const int reader = node.is_input() || node.phase != Phase::forward ? -1 : modules_.of_node(node);
+      for (const GraphValue& input : node.inputs) {
+        const int maker = input.node->is_input() ? -1 : modules_.of_node(*input.node);
+        if (maker < 0 || reader < 0) continue;
+        size_t& last = last_reader[static_cast<size_t>(maker)];
+        last = std::max(last, static_cast<size_t>(reader));
+      }
+    }
+    for (size_t last : last_reader) read_until_.push_back(std::max(read_until_.back(), last));
+  }
+
+  // Whether something goes from a stage before it to one after it. Where a rank has several stages these may be two of
+  // one rank, which cannot be.
+  bool is_passed_by(size_t begin, size_t end) const { return begin > 0 && read_until_[begin] >= end; }
 
   std::vector<size_t> begins_of(const std::vector<std::string>& firsts) const {
     std::vector<size_t> begins;
@@ -212,12 +231,18 @@ class Balancer {
       throw_error<ConfigError>("[pipeline] the step can be cut into {} stages at most, {} were asked for: {}",
                                modules_.size() == 0 ? 0 : ends.size(), options_.stages,
                                modules_.size() == 0 ? "no module makes a node" : modules_.names());
-    constexpr double kAsGood = 1.02;
-    const Stages quickest =
-        least_worst(ends, options_.stages, [&](int, size_t begin, size_t end) { return cost_of(begin, end); });
+    constexpr double kAsGood = 1.02, kNever = std::numeric_limits<double>::infinity();
+    bool may_be_passed = options_.chunks == 1;
+    const auto cost = [&](int, size_t begin, size_t end) {
+      return may_be_passed || !is_passed_by(begin, end) ? cost_of(begin, end) : kNever;
+    };
+    Stages quickest = least_worst(ends, options_.stages, cost);
+    if (quickest.worst == kNever) {
+      may_be_passed = true;
+      quickest = least_worst(ends, options_.stages, cost);
+    }
     const Stages smallest = least_worst(ends, options_.stages, [&](int stage, size_t begin, size_t end) {
-      return cost_of(begin, end) <= kAsGood * quickest.worst ? bytes_of(stage, begin, end)
-                                                             : std::numeric_limits<double>::infinity();
+      return cost(stage, begin, end) <= kAsGood * quickest.worst ? bytes_of(stage, begin, end) : kNever;
     });
     return smallest.begins;
   }
@@ -228,6 +253,7 @@ class Balancer {
   const std::vector<int> slots_;      // [stages]
   std::vector<ModuleLoad> until_{1};  // sums
   std::vector<bool> computes_;
+  std::vector<size_t> read_until_{0};  // [modules]: the last one that reads what those before it make
 };
 
 }  // namespace

@@ -230,7 +230,8 @@ class Programs {
 
 }  // namespace
 
-const Op& after_forward_op = register_op({.name = "after_forward", .infer = infer_after_forward});
+const Op& after_forward_op =
+    register_op({.name = "after_forward", .infer = infer_after_forward, .traits = Trait::placeholder});
 
 StageStep cut_programs(StageGraph stage, bool splits_weights) { return Programs(stage, splits_weights).run(); }
 

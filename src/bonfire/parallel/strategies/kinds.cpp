@@ -5,11 +5,11 @@ namespace bonfire::fleet {
 
 // One in each file of this folder.
 extern const StrategyKind threads, pass_options, memory_release, fetches, local_sgd, accumulation, reduction,
-    sync_batch_norm, not_built;
+    sync_batch_norm, recompute, not_built;
 
 std::span<const StrategyKind* const> strategy_kinds() {
-  static const StrategyKind* const kinds[] = {&not_built,    &threads,   &pass_options, &memory_release, &fetches,
-                                              &accumulation, &local_sgd, &reduction,    &sync_batch_norm};
+  static const StrategyKind* const kinds[] = {&not_built,    &threads,   &pass_options, &memory_release,  &fetches,
+                                              &accumulation, &local_sgd, &reduction,    &sync_batch_norm, &recompute};
   return kinds;
 }
 

@@ -10,11 +10,11 @@ void check_not_built(const DistributedStrategy& s) {
   require_effect("amp_dtype", s.amp_dtype != DistributedStrategy{}.amp_dtype, s.use_amp, "use_amp");
   require_effect("loss_scaling", s.loss_scaling.has_value(), s.use_amp && s.amp_dtype == "f16",
                  "use_amp and amp_dtype f16 (bf16 needs no scaling)");
-  require_effect("recompute_segments", s.recompute_segments.has_value(), s.use_recompute, "use_recompute");
-  const std::pair<const char*, bool> not_yet[] = {{"use_recompute", s.use_recompute},
-                                                  {"amp_dtype f16", s.amp_dtype == "f16"}};
-  for (const auto& [option, asked] : not_yet)
-    if (asked) throw_error<ConfigError>("[strategy] {} is not available yet; leave it out", option);
+  if (s.use_recompute && !s.recompute_segments)
+    throw_error<ConfigError>(
+        "[strategy] use_recompute does not choose by itself yet; name modules in recompute_segments, as [layer1, "
+        "layer2]");
+  if (s.amp_dtype == "f16") throw_error<ConfigError>("[strategy] amp_dtype f16 is not available yet; leave it out");
   if (s.amp_dtype != "bf16")
     throw_error<ConfigError>("[strategy] amp_dtype is '{}', expected bf16 or f16", s.amp_dtype);
 }

@@ -251,8 +251,8 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             {.least = 0, .above = true, .empty = "dynamic"});
   visit.key("strategy.use_recompute", s.use_recompute,
             "compute marked segments again in the backward pass instead of keeping them", any);
-  visit.key("strategy.recompute_segments", s.recompute_segments, "modules to mark; auto: what the memory asks for",
-            any);
+  visit.key("strategy.recompute_segments", s.recompute_segments,
+            "modules to mark, as [layer1, encoder.layer.*]; auto, not built yet: what the memory asks for", any);
   visit.key("strategy.sync_batch_norm", s.sync_batch_norm, "batch statistics over all processes", any);
   visit.key("strategy.accumulate_steps", s.accumulate_steps, "batches whose gradients are added up before an update",
             some);
