@@ -17,8 +17,8 @@ using Modules = std::vector<std::pair<std::string, nn::Module>>;  // by path, ea
 
 void add_modules(const nn::Module& module, const std::string& path, Modules& all) {
   all.emplace_back(path, module);
-  for (const auto& [name, child] : module.named_children())
-    add_modules(child, path.empty() ? name : path + "." + name, all);
+  const std::string inside = path.empty() ? "" : path + ".";
+  for (const auto& [name, child] : module.named_children()) add_modules(child, inside + name, all);
 }
 
 // The module itself, or one that it is inside of.
