@@ -235,6 +235,20 @@ TEST(Transforms, MixupTakesPartnersAmongTheFirstSamplesOnly) {
   }
 }
 
+TEST(Transforms, MixupNamesALabelThatIsNoClass) {
+  const auto images = plain_images(3);
+  const Transform transform = mixup(images, {}, {.alpha = 1, .classes = 2, .samples = 2});
+  EXPECT_ERROR(applied(transform, images->get(2), {1, 0, 2}), DataError,
+               "[mixup] sample 2 has the label 2, expected 0 to 1 of 2 classes");
+  Sample negative = images->get(0);
+  const int64_t label = -1;
+  std::memcpy(negative.label.bytes.data(), &label, sizeof label);
+  EXPECT_ERROR(applied(transform, negative), DataError, "sample 0 has the label -1");
+  Sample measured = images->get(0);
+  measured.label = {DType::f32, {1}, std::vector<std::byte>(4)};
+  EXPECT_ERROR(applied(transform, measured), DataError, "the label of a sample is f32 [1]");
+}
+
 TEST(Transforms, WhatMakesNoSenseIsAnError) {
   EXPECT_ERROR(random_resized_crop({.size = 0}), ConfigError, "size is 0, expected at least 1");
   EXPECT_ERROR(random_resized_crop({.flip = 1.5}), ConfigError, "flip is 1.5, expected from 0 to 1");

@@ -302,36 +302,42 @@ TEST(OwnTrainer, CallbacksSeeStepsEvaluationsAndEpochsInTheirOrder) {
   EXPECT_EQ(end.checkpoint.filename(), "step-00000008");
 }
 
+// Whether the first number is above 0; of some samples nobody is asked (-100).
+class Signs final : public data::Dataset {
+ public:
+  explicit Signs(uint64_t stream, bool some_ignored = false) : of_(90, stream), some_ignored_(some_ignored) {}
+  int64_t size() const override { return of_.size(); }
+  data::Sample get(int64_t index) const override {
+    data::Sample sample = of_.get(index);
+    float first = 0;
+    std::memcpy(&first, sample.input.bytes.data(), sizeof first);
+    const int64_t label = some_ignored_ && index % 3 == 1 ? -100 : first > 0 ? 1 : 0;
+    sample.label = array_of<int64_t>(DType::i64, {label}, {});
+    return sample;
+  }
+  std::vector<std::string> class_names() const override { return {"below", "above"}; }
+
+ private:
+  Numbers of_;
+  bool some_ignored_;
+};
+
+class TwoOutputs : public nn::Callable<TwoOutputs> {
+ public:
+  explicit TwoOutputs(int64_t classes = 2)
+      : Callable("TwoOutputs"), fc_(register_module("fc", nn::Linear({.in = 4, .out = classes}))) {}
+  std::vector<Tensor> forward(const Tensor& x) const {
+    const Tensor logits = fc_(norm_(x));
+    return {logits, x};
+  }
+
+ private:
+  nn::BatchNorm1d norm_ = register_module("norm", nn::BatchNorm1d({.channels = 4}));
+  nn::Linear fc_;
+};
+
 // A model with several outputs, integers as labels, classes that have names: what the known tasks are made of.
 TEST(OwnTrainer, AnyModuleAndAClassificationOfItsOwn) {
-  class Signs final : public data::Dataset {
-   public:
-    explicit Signs(uint64_t stream) : of_(90, stream) {}
-    int64_t size() const override { return of_.size(); }
-    data::Sample get(int64_t index) const override {
-      data::Sample sample = of_.get(index);
-      float first = 0;
-      std::memcpy(&first, sample.input.bytes.data(), sizeof first);
-      sample.label = array_of<int64_t>(DType::i64, {first > 0 ? 1 : 0}, {});
-      return sample;
-    }
-    std::vector<std::string> class_names() const override { return {"below", "above"}; }
-
-   private:
-    Numbers of_;
-  };
-  class TwoOutputs : public nn::Callable<TwoOutputs> {
-   public:
-    TwoOutputs() : Callable("TwoOutputs") {}
-    std::vector<Tensor> forward(const Tensor& x) const {
-      const Tensor logits = fc_(norm_(x));
-      return {logits, x};
-    }
-
-   private:
-    nn::BatchNorm1d norm_ = register_module("norm", nn::BatchNorm1d({.channels = 4}));
-    nn::Linear fc_ = register_module("fc", nn::Linear({.in = 4, .out = 2}));
-  };
   ScratchFolder folder;
   Trainer trainer(config_of(folder, {"epochs=8", "lr=0.05"}), TwoOutputs(), classification({.classes = 2}));
   Course course;
@@ -342,6 +348,28 @@ TEST(OwnTrainer, AnyModuleAndAClassificationOfItsOwn) {
   EXPECT_GT(end.best_score, 0.9);
   EXPECT_EQ(course.evaluations.back().confusion.size(), 4U);
   EXPECT_NE(folder.get("runs/1/report.html").find(">above</th>"), std::string::npos);
+}
+
+TEST(OwnTrainer, SamplesThatTheLossIgnoresCountForNothing) {
+  ScratchFolder folder;
+  Trainer trainer(config_of(folder, {"epochs=8", "lr=0.05"}), TwoOutputs(), classification({.classes = 2}));
+  Course course;
+  trainer.add(std::make_unique<Witness>(course, -1));
+  trainer.fit(std::make_shared<Signs>(0, true), std::make_shared<Signs>(1, true));
+  const EvaluationReport& last = course.evaluations.back();
+  ASSERT_EQ(last.confusion.size(), 4U);
+  const int64_t right = last.confusion[0] + last.confusion[3], wrong = last.confusion[1] + last.confusion[2];
+  EXPECT_EQ(right + wrong, 60);  // of 90
+  EXPECT_DOUBLE_EQ(last.score("top1"), static_cast<double>(right) / 60);
+  EXPECT_GT(last.score("top1"), 0.75);
+  EXPECT_TRUE(std::isfinite(last.loss));
+}
+
+TEST(OwnTrainer, AModelWithOtherOutputsThanClassesIsRefused) {
+  ScratchFolder folder;
+  Trainer trainer(config_of(folder, {"epochs=1"}), TwoOutputs(3), classification({.classes = 2}));
+  EXPECT_ERROR(trainer.fit(std::make_shared<Signs>(0), std::make_shared<Signs>(1)), ConfigError,
+               "expected logits [N, 2]; give the model as many outputs");
 }
 
 TEST(OwnTrainer, WhatHasNoMeaningOrDoesNotFitIsRefused) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "bonfire/data/boxed_glyphs.h"
@@ -205,6 +206,24 @@ TEST(SequenceTask, LearnsTheRuleAndSaysSo) {
 }
 
 TEST(SequenceTask, GoesOnWhereItStoppedAndTrainsOnTwoRanks) { expect_same_when_stopped_and_on_two_ranks(kSequenceRun); }
+
+TEST(ClassJudge, PassesOverWhatTheLossIgnoresAndRefusesWhatIsNoClass) {
+  const data::Glyphs samples({.size = 4});
+  auto confusion = [&](const std::vector<float>& logits, int64_t columns, const std::vector<int64_t>& labels) {
+    const std::unique_ptr<Judge> judge = class_judge(samples, {.classes = 2});
+    const auto rows = static_cast<int64_t>(labels.size());
+    std::vector<int64_t> indices(labels.size());
+    std::iota(indices.begin(), indices.end(), 0);
+    judge->add({Tensor::from<float>(logits, {rows, columns})}, Tensor::from<int64_t>(labels, {rows}), indices);
+    EvaluationReport report;
+    judge->finish(report);
+    return report.confusion;
+  };
+  EXPECT_EQ(confusion({1, 0, 0, 1, 1, 0}, 2, {0, -100, 1}), (std::vector<int64_t>{1, 0, 1, 0}));
+  EXPECT_ERROR(confusion({1, 0, 0, 1}, 2, {0, 2}), DataError, "sample 1 has the label 2, expected 0 to 1 of 2 classes");
+  EXPECT_ERROR(confusion({1, 0}, 2, {-1}), DataError, "sample 0 has the label -1");
+  EXPECT_ERROR(confusion({1, 0, 0}, 3, {0}), ConfigError, "expected logits [N, 2]; give the model as many outputs");
+}
 
 // Every model has a task that is in the list, and what does not fit it is refused with what does.
 TEST(KnownTasks, AWrongPairingSaysWhatFits) {

@@ -21,9 +21,18 @@ std::string label_beyond(const Dataset& dataset, const char* part, int64_t class
 
 }  // namespace
 
+size_t class_index(std::string_view where, int64_t sample, int64_t label, int64_t classes) {
+  if (label < 0 || label >= classes)
+    throw_error<DataError>(
+        "[{}] sample {} has the label {}, expected 0 to {} of {} classes; repair the labels, or say how many classes "
+        "there are",
+        where, sample, label, classes - 1, classes);
+  return static_cast<size_t>(label);
+}
+
 std::vector<int64_t> count_labels(const Dataset& dataset, int64_t classes) {
   std::vector<int64_t> counts(static_cast<size_t>(classes));
-  for (int64_t i = 0; i < dataset.size(); ++i) ++counts.at(static_cast<size_t>(dataset.label(i)));
+  for (int64_t i = 0; i < dataset.size(); ++i) ++counts[class_index("labels", i, dataset.label(i), classes)];
   return counts;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bonfire/base/error.h"
+#include "bonfire/data/labels.h"
 #include "bonfire/data/resample.h"
 
 namespace bonfire::data {
@@ -343,8 +344,11 @@ Transform mixup(std::shared_ptr<const Dataset> dataset, Transform transform, con
       ++pixel;
     }
     std::vector<float> shares(static_cast<size_t>(options.classes));
-    shares.at(static_cast<size_t>(label_of(sample))) += static_cast<float>(share) / (1 << 15);
-    shares.at(static_cast<size_t>(label_of(other))) += static_cast<float>(rest) / (1 << 15);
+    auto share_of = [&](const Sample& one, int64_t index) -> float& {
+      return shares[class_index("mixup", index, label_of(one), options.classes)];
+    };
+    share_of(sample, key.index()) += static_cast<float>(share) / (1 << 15);
+    share_of(other, partner) += static_cast<float>(rest) / (1 << 15);
     sample.label = {DType::f32, {options.classes}, std::vector<std::byte>(shares.size() * sizeof(float))};
     std::memcpy(sample.label.bytes.data(), shares.data(), sample.label.bytes.size());
   };

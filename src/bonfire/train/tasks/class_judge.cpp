@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bonfire/base/error.h"
+#include "bonfire/data/labels.h"
 #include "bonfire/ops/loss.h"
 #include "bonfire/ops/softmax.h"
 #include "bonfire/train/trainer/between_ranks.h"
@@ -10,9 +12,10 @@ namespace bonfire::train {
 
 namespace {
 
-constexpr size_t kTenths = 10;                             // of confidence
-constexpr std::ptrdiff_t kWrongKept = 16, kRightKept = 8;  // samples that are kept
-constexpr int64_t kFirst = 5;                              // of top-5
+constexpr size_t kTenths = 10;                                    // of confidence
+constexpr std::ptrdiff_t kWrongKept = 16, kRightKept = 8;         // samples that are kept
+constexpr int64_t kFirst = 5;                                     // of top-5
+constexpr int64_t kIgnored = CrossEntropyOptions{}.ignore_index;  // a label that counts for nothing
 
 // Where a prediction goes among those kept, the most confident of the wrong ones first; -1: nowhere.
 std::ptrdiff_t place_among(const std::vector<Prediction>& kept, double confidence, bool is_right) {
@@ -34,10 +37,11 @@ class ClassJudge final : public Judge {
 
   void add(const Outputs& outputs, const Tensor& label, std::span<const int64_t> indices) override {
     const Tensor target = options_.label ? options_.label(label) : label;
+    require_fitting(outputs[0], target);
     std::vector<float> shares = softmax(outputs[0].to(DType::f32), -1).to_vector<float>();
     std::vector<int64_t> labels = target.to_vector<int64_t>();
     for (size_t i = 0; i < labels.size(); ++i)
-      count(std::span(shares).subspan(i * classes_, classes_), labels[i], indices[i]);
+      if (labels[i] != kIgnored) count(std::span(shares).subspan(i * classes_, classes_), labels[i], indices[i]);
   }
 
   void finish(EvaluationReport& report) override {
@@ -49,10 +53,22 @@ class ClassJudge final : public Judge {
   }
 
  private:
+  void require_fitting(const Tensor& logits, const Tensor& target) const {
+    if (logits.rank() != 2 || logits.size(1) != options_.classes)
+      throw_error<ConfigError>(
+          "[class_judge] the first output of the model is {}, expected logits [N, {}]; give the model as many outputs "
+          "as the task has classes",
+          to_string(logits.spec()), options_.classes);
+    if (target.rank() != 1 || target.size(0) != logits.size(0))
+      throw_error<ShapeError>("[class_judge] labels are {}, expected a class for each row of logits {}",
+                              to_string(target.spec()), to_string(logits.spec()));
+  }
+
   void count(std::span<const float> row, int64_t label, int64_t index) {
+    const size_t expected = data::class_index("class_judge", index, label, options_.classes);
     auto predicted = static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
-    ++confusion_[static_cast<size_t>(label) * classes_ + predicted];
-    const bool is_right = label == static_cast<int64_t>(predicted);
+    ++confusion_[expected * classes_ + predicted];
+    const bool is_right = expected == predicted;
     const auto tenth = std::min(kTenths - 1, static_cast<size_t>(row[predicted] * static_cast<float>(kTenths)));
     ++by_confidence_[tenth];
     if (!is_right) ++wrong_by_confidence_[tenth];

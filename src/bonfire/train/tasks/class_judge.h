@@ -10,7 +10,8 @@ namespace bonfire::train {
 // What is shown of a sample.
 using ShowSample = std::function<void(const data::Sample& sample, Prediction& prediction)>;
 
-// Logits are the first of the outputs, [N, classes]. label: from a batch's, i64 [N]; empty: it is that.
+// Logits are the first of the outputs, [N, classes]; ConfigError otherwise. label: from a batch's, i64 [N]; empty: it
+// is that. Labels that cross_entropy ignores are passed over, others that are no class are a DataError.
 struct ClassJudgeOptions {
   int64_t classes = 0;
   std::function<Tensor(const Tensor& label)> label = {};

@@ -1,7 +1,9 @@
 #include "bonfire/train/tasks/classification.h"
 
 #include "bonfire/base/error.h"
+#include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/loss.h"
+#include "bonfire/ops/reduce.h"
 #include "bonfire/train/tasks/class_judge.h"
 
 namespace bonfire::train {
@@ -15,6 +17,9 @@ class Classification final : public Task {
   std::string name() const override { return "classification of " + options_.unit; }
   std::string unit() const override { return options_.unit; }
   Tensor loss(const Outputs& outputs, const Tensor& label) const override { return cross_entropy(outputs[0], label); }
+  Tensor targets(const Tensor& label) const override {  // what is ignored is negative
+    return sum(greater_equal(label, 0).to(DType::i64));
+  }
   std::vector<Metric> metrics() const override { return class_metrics(options_.classes); }
   std::vector<Tensor> sums(const Outputs& outputs, const Tensor& label) const override {
     return class_sums(outputs[0], label);

@@ -1,5 +1,6 @@
 #pragma once
-// Samples of any kind into classes: the first of a model's outputs is logits [N, classes], a label is a class, i64.
+// Samples of any kind into classes: the first of a model's outputs is logits [N, classes], a label is a class, i64. A
+// label of -100, which cross_entropy ignores, counts for nothing.
 
 #include "bonfire/train/tasks/task.h"
 
