@@ -5,6 +5,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire::data::glyphs_test {
 namespace {
@@ -48,6 +49,13 @@ TEST(Glyphs, EveryClassIsAboutAsFrequentAndHasInk) {
   }
   for (int number : count) EXPECT_NEAR(number, 200, 60);
   EXPECT_EQ(glyphs.class_names().size(), 10U);
+}
+
+TEST(Glyphs, ASampleThatIsNotThereIsAnError) {
+  const Glyphs glyphs({.size = 12});
+  EXPECT_ERROR(glyphs.get(-1), DataError, "there is no sample -1: the data set has 12, counted from 0");
+  EXPECT_ERROR(glyphs.get(12), DataError, "there is no sample 12");
+  EXPECT_ERROR(glyphs.label(12), DataError, "there is no sample 12");
 }
 
 TEST(Glyphs, ANegativeSizeIsAnError) { EXPECT_THROW(Glyphs({.size = -1}), ConfigError); }

@@ -7,6 +7,7 @@
 
 #include "bonfire/data/labels.h"
 #include "bonfire/data/stored_images.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire::data::hold_out_test {
 namespace {
@@ -45,6 +46,37 @@ TEST(HoldOut, DependsOnTheSeedAndNothingElse) {
   EXPECT_NE(hold_out(images(), {.share = 0.25, .seed = 1}).held->samples(),
             hold_out(images(), {.share = 0.25, .seed = 2}).held->samples());
   EXPECT_EQ(hold_out(images(), {.share = 0.25, .seed = 1, .by_class = false}).held->size(), 36);
+}
+
+TEST(HoldOut, ASampleThatIsNotThereIsAnError) {
+  const auto all = images();
+  const Subset two(all, {3, 5});
+  EXPECT_ERROR(two.get(2), DataError, "there is no sample 2: the data set has 2, counted from 0");
+  EXPECT_ERROR(two.label(-1), DataError, "there is no sample -1");
+  EXPECT_ERROR(all->get(144), DataError, "there is no sample 144");
+  EXPECT_ERROR(all->label(144), DataError, "there is no sample 144");
+}
+
+TEST(Labels, ThatAreNoClassAreNamed) {
+  EXPECT_ERROR(count_labels(*images(), 3), DataError, "sample 77 has the label 3, expected 0 to 2 of 3 classes");
+  EXPECT_ERROR(class_index("test", 4, -1, 3), DataError, "[test] sample 4 has the label -1, expected 0 to 2");
+  EXPECT_EQ(class_index("test", 4, 2, 3), 2U);
+}
+
+// What a sample is to be answered with is a number, not a class.
+class Measured final : public Dataset {
+ public:
+  int64_t size() const override { return 4; }
+  Sample get(int64_t) const override {
+    return {{DType::u8, {1, 1, 1}, std::vector<std::byte>(1)}, {DType::f32, {1}, std::vector<std::byte>(4)}, {}};
+  }
+};
+
+TEST(Labels, OfAnotherKindAreNoClasses) {
+  const auto measured = std::make_shared<Measured>();
+  EXPECT_ERROR(measured->label(0), DataError, "the label of a sample is f32 [1] in 4 bytes, expected a class, i64 []");
+  EXPECT_ERROR(hold_out(measured, {}), DataError, "expected a class, i64 []");
+  EXPECT_EQ(hold_out(measured, {.share = 0.5, .by_class = false}).held->size(), 2);
 }
 
 }  // namespace

@@ -62,6 +62,14 @@ TEST(Records, ReadBackWhatWasWrittenInAnyOrder) {
   EXPECT_EQ(train->get(11).input.bytes, bytes_of("1234"));
 }
 
+TEST(Records, ASampleThatIsNotThereIsAnError) {
+  ScratchFolder folder;
+  const auto train = load_records(pack(folder), Split::train);
+  EXPECT_ERROR(train->get(-1), DataError, "there is no sample -1: the data set has 12, counted from 0");
+  EXPECT_ERROR(train->get(12), DataError, "there is no sample 12");
+  EXPECT_ERROR(train->label(12), DataError, "there is no sample 12");
+}
+
 TEST(Records, ShardsEndAtTheirSize) {
   ScratchFolder folder;
   RecordWriter writer(folder / "packed", {.shard_bytes = 1000});

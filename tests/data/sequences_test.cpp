@@ -46,5 +46,11 @@ TEST(Sequences, TooShortOnesAreRefused) {
   EXPECT_ERROR(Sequences({.size = -1}), ConfigError, "size is -1");
 }
 
+TEST(Sequences, ASampleThatIsNotThereIsAnError) {
+  const Sequences sequences({.size = 7});
+  EXPECT_ERROR(sequences.get(7), DataError, "there is no sample 7: the data set has 7");
+  EXPECT_ERROR(sequences.label(-1), DataError, "there is no sample -1");
+}
+
 }  // namespace
 }  // namespace bonfire::data::sequences_test

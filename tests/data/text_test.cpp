@@ -45,6 +45,22 @@ TEST(Text, PacksLinesIntoFullSequences) {
   EXPECT_EQ(values(text->get(0).label), std::vector<int64_t>(6, kNotATarget));
 }
 
+TEST(Text, ASampleThatIsNotThereIsAnError) {
+  const auto text = text_of_lines(std::vector<std::string>{"a b c d"}, for_messages(), 4, "test");
+  ASSERT_EQ(text->size(), 3);
+  EXPECT_ERROR(text->get(3), DataError, "there is no sample 3: the data set has 3, counted from 0");
+  EXPECT_ERROR(text->get(-1), DataError, "there is no sample -1");
+}
+
+TEST(Text, SequencesWithoutRoomForATokenAreRefused) {
+  ScratchFolder folder;
+  const std::filesystem::path file = folder.put("train.txt", "a b c\n");
+  for (int64_t length : {2, 0, -1})
+    EXPECT_ERROR(load_text(file, for_messages(), length), ConfigError,
+                 "a sequence of " + std::to_string(length) + " tokens has no room between [CLS] and [SEP]");
+  EXPECT_EQ(load_text(file, for_messages(), 3)->size(), 4);
+}
+
 TEST(Text, BadFilesAreNamed) {
   ScratchFolder folder;
   EXPECT_ERROR(load_text(folder / "absent.txt", for_messages(), 8), DataError, "absent.txt");
@@ -118,6 +134,11 @@ TEST(MaskTokens, OneWordAtLeastIsATarget) {
   Sample sample = text->get(0);
   mask_tokens(for_messages())(sample, {1, 0, 0});
   EXPECT_EQ(values(sample.label), (std::vector<int64_t>{kNotATarget, 5, kNotATarget, kNotATarget}));
+}
+
+TEST(MaskTokens, AShareThatMakesNoSenseIsAnError) {
+  EXPECT_ERROR(mask_tokens(for_messages(), {.share = 0}), ConfigError, "share is 0, expected above 0, at most 1");
+  EXPECT_ERROR(mask_tokens(for_messages(), {.share = 1.5}), ConfigError, "share is 1.5");
 }
 
 TEST(MaskTokens, ComesThroughTheLoader) {

@@ -56,6 +56,8 @@ TEST(TokenBlocks, StayWithinTheirRange) {
   EXPECT_EQ(values_of(rest.get(0).input)[0], 110);
   EXPECT_ERROR(TokenBlocks(numbers(20), 4, "a book", {.begin = 19}), DataError,
                "a book has 1 tokens, expected at least 2");
+  EXPECT_ERROR(first.get(3), DataError, "there is no sample 3: the data set has 3");
+  EXPECT_ERROR(first.get(-1), DataError, "there is no sample -1");
 }
 
 TEST(TokenBlocks, AFileIsReadAsBytesOrMustBeUtf8) {

@@ -28,10 +28,21 @@ Sample encoded_image_sample(std::vector<std::byte> file, int64_t label, std::str
 
 int64_t Dataset::label(int64_t index) const { return label_of(get(index)); }
 
+void Dataset::require_index(int64_t index) const {
+  if (index < 0 || index >= size())
+    throw_error<DataError>("[dataset] there is no sample {}: the data set has {}, counted from 0", index, size());
+}
+
 int64_t label_of(const Sample& sample) {
   int64_t label = 0;
-  BONFIRE_CHECK(sample.label.dtype == DType::i64 && sample.label.bytes.size() == sizeof label);
-  std::memcpy(&label, sample.label.bytes.data(), sizeof label);
+  const Array& found = sample.label;
+  if (found.dtype != DType::i64 || found.bytes.size() != sizeof label)
+    throw_error<DataError>(
+        "[dataset] the label of {} is {} {} in {} bytes, expected a class, i64 [] in {}; mixup, hold_out by class and "
+        "records are for classes alone",
+        sample.source.empty() ? "a sample" : sample.source, name_of(found.dtype), to_string(found.shape),
+        found.bytes.size(), sizeof label);
+  std::memcpy(&label, found.bytes.data(), sizeof label);
   return label;
 }
 

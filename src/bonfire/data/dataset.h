@@ -31,9 +31,13 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  virtual Sample get(int64_t index) const = 0;  // DataError naming the file when it cannot be read
-  virtual int64_t label(int64_t index) const;   // of a class label, without its image where that can be
+  // DataError naming the file when it cannot be read, and where there is no such sample.
+  virtual Sample get(int64_t index) const = 0;
+  virtual int64_t label(int64_t index) const;  // of a class label, without its image where that can be
   virtual std::vector<std::string> class_names() const { return {}; }  // UTF-8
+
+ protected:
+  void require_index(int64_t index) const;  // DataError naming it and the size where there is no such sample
 };
 
 // Which sample a transform is working on, and where its random numbers come from.
@@ -55,6 +59,6 @@ using Transform = std::function<void(Sample&, const SampleKey&)>;
 
 Sample image_sample(std::vector<std::byte> pixels, const Shape& shape, int64_t label);
 Sample encoded_image_sample(std::vector<std::byte> file, int64_t label, std::string source);
-int64_t label_of(const Sample& sample);  // of a class label
+int64_t label_of(const Sample& sample);  // of a class label; DataError where it is another kind of label
 
 }  // namespace bonfire::data

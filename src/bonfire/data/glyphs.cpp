@@ -122,7 +122,7 @@ Glyphs::Glyphs(const GlyphsOptions& options) : options_(options) {
 }
 
 Sample Glyphs::get(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < options_.size);
+  require_index(index);
   Draws draw(options_.seed, stream_of(index, options_.split));
   const size_t label = draw_label(draw);
   Hand hand(draw);
@@ -142,7 +142,7 @@ Sample Glyphs::get(int64_t index) const {
 }
 
 int64_t Glyphs::label(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < options_.size);
+  require_index(index);
   Draws draw(options_.seed, stream_of(index, options_.split));
   return static_cast<int64_t>(draw_label(draw));
 }

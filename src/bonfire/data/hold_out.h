@@ -13,12 +13,17 @@ class Subset final : public Dataset {
   Subset(std::shared_ptr<const Dataset> dataset, std::vector<int64_t> samples)
       : dataset_(std::move(dataset)), samples_(std::move(samples)) {}
   int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
-  Sample get(int64_t index) const override { return dataset_->get(samples_.at(static_cast<size_t>(index))); }
-  int64_t label(int64_t index) const override { return dataset_->label(samples_.at(static_cast<size_t>(index))); }
+  Sample get(int64_t index) const override { return dataset_->get(number_of(index)); }
+  int64_t label(int64_t index) const override { return dataset_->label(number_of(index)); }
   std::vector<std::string> class_names() const override { return dataset_->class_names(); }
   const std::vector<int64_t>& samples() const { return samples_; }  // their numbers in the other data set
 
  private:
+  int64_t number_of(int64_t index) const {
+    require_index(index);
+    return samples_[static_cast<size_t>(index)];
+  }
+
   std::shared_ptr<const Dataset> dataset_;
   std::vector<int64_t> samples_;
 };

@@ -172,8 +172,13 @@ ImageFolder::ImageFolder(fs::path folder, std::vector<File> files, std::vector<s
 }
 
 fs::path ImageFolder::path(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < size());
+  require_index(index);
   return folder_ / files_[static_cast<size_t>(index)].path;
+}
+
+int64_t ImageFolder::label(int64_t index) const {
+  require_index(index);
+  return files_[static_cast<size_t>(index)].label;
 }
 
 Sample ImageFolder::get(int64_t index) const {

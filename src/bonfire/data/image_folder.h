@@ -24,7 +24,7 @@ class ImageFolder final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
   Sample get(int64_t index) const override;  // u8 [bytes]
-  int64_t label(int64_t index) const override { return files_.at(static_cast<size_t>(index)).label; }
+  int64_t label(int64_t index) const override;
   std::vector<std::string> class_names() const override { return names_; }  // bytes that are not UTF-8 as \xE9
   std::filesystem::path path(int64_t index) const;
 

@@ -151,7 +151,7 @@ Records::Records(const fs::path& folder, Split split) {
 }
 
 Records::Place Records::place_of(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < size());
+  require_index(index);
   auto after = std::upper_bound(begins_.begin(), begins_.end(), index);
   auto number = static_cast<size_t>(after - begins_.begin()) - 1;
   return {shards_[number], index - begins_[number]};

@@ -33,7 +33,7 @@ Sequences::Sequences(const SequencesOptions& options) : options_(options) {
 }
 
 std::vector<int64_t> Sequences::tokens(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < options_.size);
+  require_index(index);
   const uint64_t stream = 2 * static_cast<uint64_t>(index) + (options_.split == Split::test ? 1 : 0);
   uint64_t next = 0;
   auto below = [&](int64_t limit) {

@@ -13,10 +13,15 @@ StoredImages::StoredImages(const Shape& shape, std::vector<uint8_t> images, std:
 }
 
 Sample StoredImages::get(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < size());
+  require_index(index);
   auto pixels = static_cast<size_t>(shape_.count());
   const auto* from = reinterpret_cast<const std::byte*>(images_.data()) + static_cast<size_t>(index) * pixels;
   return image_sample({from, from + pixels}, shape_, labels_[static_cast<size_t>(index)]);
+}
+
+int64_t StoredImages::label(int64_t index) const {
+  require_index(index);
+  return labels_[static_cast<size_t>(index)];
 }
 
 }  // namespace bonfire::data

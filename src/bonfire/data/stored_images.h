@@ -13,7 +13,7 @@ class StoredImages final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   Sample get(int64_t index) const override;
-  int64_t label(int64_t index) const override { return labels_.at(static_cast<size_t>(index)); }
+  int64_t label(int64_t index) const override;
   std::vector<std::string> class_names() const override { return names_; }
   const Shape& image_shape() const { return shape_; }  // [H, W, C]
 

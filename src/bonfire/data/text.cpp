@@ -55,7 +55,11 @@ class RowOfLines {
 
 Text::Text(std::vector<int32_t> row, int64_t length, const WordPiece& pieces, const std::string& name)
     : row_(std::move(row)), length_(length), beginning_(pieces.beginning()), separator_(pieces.separator()) {
-  BONFIRE_CHECK(length > kFrame);
+  if (length <= kFrame)
+    throw_error<ConfigError>(
+        "[text] a sequence of {} tokens has no room between [CLS] and [SEP], expected at least {}; use a larger "
+        "seq_length",
+        length, kFrame + 1);
   if (static_cast<int64_t>(row_.size()) < length - kFrame)
     throw_error<DataError>("[text] {} has {} tokens, expected at least {} for one sequence; use a smaller seq_length",
                            name, row_.size(), length - kFrame);
@@ -67,7 +71,7 @@ int64_t Text::size() const {
 }
 
 Sample Text::get(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < size());
+  require_index(index);
   int64_t part = length_ - kFrame;
   auto from = static_cast<size_t>(std::min(index * part, static_cast<int64_t>(row_.size()) - part));
   std::vector<int64_t> tokens{beginning_};
@@ -106,7 +110,8 @@ std::shared_ptr<Text> load_text(const fs::path& file, const WordPiece& pieces, i
 }
 
 Transform mask_tokens(const WordPiece& pieces, const MaskOptions& options) {
-  BONFIRE_CHECK(options.share > 0 && options.share <= 1);
+  if (!(options.share > 0 && options.share <= 1))
+    throw_error<ConfigError>("[mask_tokens] share is {}, expected above 0, at most 1", options.share);
   return [options, mask = int64_t{pieces.mask()}, beginning = int64_t{pieces.beginning()},
           separator = int64_t{pieces.separator()}, vocabulary = pieces.size()](Sample& sample, const SampleKey& given) {
     SampleKey key = options.every_epoch ? given : given.in_epoch(0);

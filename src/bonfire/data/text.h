@@ -22,7 +22,8 @@ constexpr int64_t kNotATarget = -100;
 
 class Text final : public Dataset {
  public:
-  // row: the tokens of all lines. DataError when there are fewer than one sequence takes.
+  // row: the tokens of all lines. DataError when there are fewer than one sequence takes; ConfigError for a length that
+  // has no room for one.
   Text(std::vector<int32_t> row, int64_t length, const WordPiece& pieces, const std::string& name);
 
   int64_t size() const override;

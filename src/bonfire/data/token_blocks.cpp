@@ -24,7 +24,7 @@ TokenBlocks::TokenBlocks(Row row, int64_t length, const std::string& name, Token
 int64_t TokenBlocks::size() const { return (end_ - begin_ - 1 + length_ - 1) / length_; }
 
 Sample TokenBlocks::get(int64_t index) const {
-  BONFIRE_CHECK(index >= 0 && index < size());
+  require_index(index);
   const int64_t first = begin_ + index * length_, count = std::min(length_, end_ - 1 - first);
   const auto tokens = std::span(*row_).subspan(static_cast<size_t>(first), static_cast<size_t>(count) + 1);
   std::vector<int64_t> input(static_cast<size_t>(length_), 0), label(static_cast<size_t>(length_), kNotATarget);
