@@ -288,6 +288,16 @@ TEST_F(Tuning, KeysNameThreadsAndProcessor) {
   EXPECT_NE(tuning_record().find("cpu/" + std::to_string(cpu::cpu_threads()) + processor_name()), std::string::npos);
 }
 
+// A home that cannot be searched, as that of another user, is no reason not to train.
+TEST_F(Tuning, WhereNobodyMayLookIsMeasuredAgain) {
+  std::filesystem::create_symlink("there", folder_ / "back");
+  std::filesystem::create_symlink("back", folder_ / "there");
+  setenv("BONFIRE_CACHE", (folder_ / "back").c_str(), 1);
+  reload_tuning();
+  EXPECT_EQ(pick("full"), "quick");
+  EXPECT_NO_THROW(save_tuning());
+}
+
 TEST_F(Tuning, BadInputIsNamed) {
   EXPECT_ERROR(pick("sometimes"), ConfigError, "off, cached or full");
   EXPECT_ERROR(set_tuning_record("[1, 2"), DataError, "not a tuning record");

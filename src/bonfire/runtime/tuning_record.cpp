@@ -63,8 +63,9 @@ std::optional<TimesOfNodes> from_json(const std::string& text) {
 
 TimesOfNodes read_record_file() {
   std::string path = record_path();
-  if (path.empty() || !std::filesystem::exists(path)) return {};
+  if (path.empty()) return {};
   try {
+    if (!base::exists(path)) return {};
     std::vector<std::byte> bytes = base::read_file(path);
     return from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).value_or(TimesOfNodes());
   } catch (const Error& error) {

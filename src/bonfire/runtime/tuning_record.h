@@ -20,8 +20,8 @@ std::string to_json(const TimesOfNodes& times);
 // Nothing when it is another build's: its kernels are others. DataError when it is no record.
 std::optional<TimesOfNodes> from_json(const std::string& text);
 
-// tuning.json in the folder of BONFIRE_CACHE, XDG_CACHE_HOME/bonfire or ~/.cache/bonfire. A damaged or missing one, or
-// one of another build, holds nothing: that means measuring again.
+// tuning.json in the folder of BONFIRE_CACHE, XDG_CACHE_HOME/bonfire or ~/.cache/bonfire. A damaged or missing one, one
+// of another build, or where nobody may look, holds nothing: that means measuring again.
 TimesOfNodes read_record_file();
 // Together with what other processes have written there meanwhile. A warning where that cannot be done.
 void write_record_file(const TimesOfNodes& times);
