@@ -11,6 +11,7 @@
 #include "bonfire/nn/sequential.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/reduce.h"
+#include "tests/support/expect_error.h"
 
 namespace bonfire::nn::module_test {
 namespace {
@@ -190,6 +191,7 @@ TEST(ModuleList, NamesItsModulesByNumber) {
   EXPECT_EQ(copy.size(), 2U);
   EXPECT_EQ(copy[1].name(), "1");
   EXPECT_EQ(names_of(list.named_parameters()), (Names{"0.weight", "1.weight"}));
+  EXPECT_ERROR(list[2], ShapeError, "index 2 is out of range for ModuleList, which holds 2 modules");
 }
 
 TEST(Sequential, RunsItsModulesInOrder) {
@@ -197,6 +199,10 @@ TEST(Sequential, RunsItsModulesInOrder) {
   Sequential net({first, ReLU(), Linear({.in = 1, .out = 1, .bias = false, .weight_init = init::uniform(2, 2)})});
   EXPECT_EQ(net(Tensor::from<float>({-3, 4}, {2, 1})).to_vector<float>(), (std::vector<float>{0, 10}));
   EXPECT_EQ(net.size(), 3U);
+  EXPECT_EQ(net[2].name(), "2");
+  EXPECT_ERROR(net[9], ShapeError, "index 9 is out of range for Sequential, which holds 3 modules");
+  EXPECT_ERROR(net[static_cast<size_t>(-1)], ShapeError, "index -1 is out of range");
+  EXPECT_ERROR(Sequential()[0], ShapeError, "which holds 0 modules");
 }
 
 }  // namespace

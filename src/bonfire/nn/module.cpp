@@ -166,6 +166,12 @@ LoadReport Module::load(const std::filesystem::path& file, LoadOptions options) 
   return nn::load_state_dict(state_dict(), file, std::move(options));
 }
 
+void Module::require_index(size_t index, size_t size) const {
+  if (index >= size)
+    throw_error<ShapeError>("[module] index {} is out of range for {}, which holds {} module{}",
+                            static_cast<int64_t>(index), state_->kind, size, size == 1 ? "" : "s");
+}
+
 void Module::check_name(const std::string& name) const {
   auto is_taken = [&] {
     for (const auto& [other, parameter] : state_->parameters)

@@ -90,6 +90,8 @@ class Module {
   void set_splits(std::vector<Split> splits);
   void set_details(std::string details);  // what the tree prints after the type: "1, 20, kernel_size=(5, 5)"
   void show_equal_children_once();        // in the tree: "(0-3): 4 x Linear(…)"
+  // ShapeError naming both where a list of `size` modules has none with that index.
+  void require_index(size_t index, size_t size) const;
 
  private:
   struct State;

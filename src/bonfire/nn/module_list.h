@@ -17,7 +17,10 @@ class ModuleList : public Module {
     modules_->push_back(register_module(std::to_string(modules_->size()), std::move(module)));
   }
   size_t size() const { return modules_->size(); }
-  const M& operator[](size_t i) const { return (*modules_)[i]; }
+  const M& operator[](size_t i) const {  // ShapeError when there is no such module
+    require_index(i, size());
+    return (*modules_)[i];
+  }
   auto begin() const { return modules_->cbegin(); }
   auto end() const { return modules_->cend(); }
 

@@ -16,7 +16,10 @@ class Sequential : public Callable<Sequential> {
 
   void push_back(AnyModule module);  // all copies of this handle see it
   size_t size() const { return modules_->size(); }
-  const AnyModule& operator[](size_t i) const { return (*modules_)[i]; }
+  const AnyModule& operator[](size_t i) const {  // ShapeError when there is no such module
+    require_index(i, size());
+    return (*modules_)[i];
+  }
 
   Tensor forward(const Tensor& x) const;
 
