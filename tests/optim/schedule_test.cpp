@@ -33,6 +33,12 @@ TEST(Schedule, SaysWhatIsWrong) {
   EXPECT_ERROR(parse_schedule_kind("cosin"), ConfigError, "'cosine'");
   EXPECT_ERROR((Schedule{.kind = ScheduleKind::cosine}.at(1)), ConfigError, "total_steps is 0");
   EXPECT_ERROR((Schedule{.lr = -1}.at(1)), ConfigError, "lr -1");
+  auto rate = [](const std::vector<double>& milestones) {
+    return Schedule{.kind = ScheduleKind::multi_step, .milestones = milestones, .warmup_steps = 2}.at(0);
+  };
+  EXPECT_ERROR(rate({}), ConfigError, "multi_step has no milestones");
+  EXPECT_ERROR(rate({60, 30}), ConfigError, "milestones are 60 and then 30, expected each to be later");
+  EXPECT_ERROR(rate({30, 30}), ConfigError, "milestones are 30 and then 30");
 }
 
 }  // namespace

@@ -14,6 +14,16 @@ namespace {
 
 const std::vector<std::string> kNames = {"constant", "multi_step", "cosine", "polynomial"};
 
+void check_milestones(const std::vector<double>& milestones) {
+  if (milestones.empty())
+    throw_error<ConfigError>("[schedule] multi_step has no milestones, expected the steps at which the rate goes down");
+  for (size_t i = 1; i < milestones.size(); ++i)
+    if (!(milestones[i] > milestones[i - 1]))
+      throw_error<ConfigError>(
+          "[schedule] milestones are {} and then {}, expected each to be later than the one before", milestones[i - 1],
+          milestones[i]);
+}
+
 double without_warmup(const Schedule& s, double step) {
   if (s.kind == ScheduleKind::constant) return s.lr;
   if (s.kind == ScheduleKind::multi_step) {
@@ -42,6 +52,7 @@ double Schedule::at(double step) const {
   if (!(lr >= 0 && warmup_steps >= 0 && warmup_start_lr >= 0))
     throw_error<ConfigError>("[schedule] lr {}, warmup_steps {} and warmup_start_lr {} must be at least 0", lr,
                              warmup_steps, warmup_start_lr);
+  if (kind == ScheduleKind::multi_step) check_milestones(milestones);
   if (step < warmup_steps) return warmup_start_lr + (lr - warmup_start_lr) * step / warmup_steps;
   return without_warmup(*this, step - warmup_steps);
 }

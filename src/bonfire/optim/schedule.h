@@ -18,7 +18,7 @@ struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   double lr = 0.1;  // where it starts, after the warm-up
 
-  std::vector<double> milestones = {};  // multi_step: the rate is multiplied by gamma at each of them
+  std::vector<double> milestones = {};  // multi_step: the rate is multiplied by gamma at each; they rise
   double gamma = 0.1;
   double total_steps = 0;  // cosine, polynomial: when the rate reaches its end, where it stays
   double min_lr = 0;       // cosine, polynomial: the rate at the end
