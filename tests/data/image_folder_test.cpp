@@ -75,23 +75,30 @@ TEST(ImageFolder, WhatIsMissingIsNamed) {
   EXPECT_ERROR(load_image_folders(folder.path()), DataError, "train/empty'; remove it");
 }
 
+// The set lies in a folder that holds nothing else, so that the link beyond the set finds only the set again.
 TEST(ImageFolder, ALinkBackIsAnErrorAndOtherLinksAreFollowed) {
   ScratchFolder folder, other;
-  for (const char* name : {"cat/a.jpg", "cat/b.jpg", "dog/a.jpg", "dog/b.jpg"}) put(folder, name);
+  for (const char* name : {"set/cat/a.jpg", "set/cat/b.jpg", "set/dog/a.jpg", "set/dog/b.jpg"}) put(folder, name);
   put(other, "more/c.jpg");
-  fs::create_directory_symlink(other.path(), folder / "cat/others");
-  ImageFolders sets = load_image_folders(folder.path());
+  const fs::path set = folder / "set", link = set / "dog/loop";
+  fs::create_directory_symlink(other.path(), set / "cat/others");
+  ImageFolders sets = load_image_folders(set);
   EXPECT_EQ(sets.train->size() + sets.test->size(), 5);
-  for (const char* target : {".", "..", "../../"}) {
-    const fs::path link = folder / "dog/loop";
+  for (const auto& [target, back] : {std::pair(".", link), {"..", link}, {"../../", link / "set"}}) {
     fs::create_directory_symlink(target, link);
-    if (std::string_view(target) != "../../") {
-      EXPECT_ERROR(load_image_folders(folder.path()), DataError, "'" + link.string() + "' is a link back to");
-    }
+    EXPECT_ERROR(load_image_folders(set), DataError, "'" + back.string() + "' is a link back to");
     fs::remove(link);
   }
-  fs::create_directory_symlink("loop", folder / "dog/loop");  // to itself
-  EXPECT_ERROR(load_image_folders(folder.path()), DataError, "Too many levels of symbolic links");
+  fs::create_directory_symlink("loop", link);  // to itself
+  EXPECT_ERROR(load_image_folders(set), DataError, "Too many levels of symbolic links");
+}
+
+TEST(ImageFolder, ASampleThatIsNotThereIsAnError) {
+  const ImageFolder set("photos", {{"cat/a.jpg", 0}, {"cat/b.jpg", 0}}, {"cat"});
+  EXPECT_ERROR(set.get(-1), DataError, "there is no sample -1: the data set has 2, counted from 0");
+  EXPECT_ERROR(set.get(2), DataError, "there is no sample 2");
+  EXPECT_ERROR(set.label(2), DataError, "there is no sample 2");
+  EXPECT_ERROR(set.path(2), DataError, "there is no sample 2");
 }
 
 TEST(ImageFolder, PicturesOfOtherFormatsAreCountedAndNamed) {
