@@ -1,4 +1,5 @@
-// Trainers whose ranks have slices: of a table that no step reads, since nothing shares out reads yet.
+// Trainers whose ranks have slices: of a table that no step reads, so that it may be cut in any way and keeps what it
+// began with.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -18,7 +18,7 @@ struct GPT2Options {
   int64_t heads = 12;
   int64_t width = 768;     // elements of a token
   int64_t context = 1024;  // tokens of the longest text
-  double dropout = 0.1;    // of embeddings, of what attention and the layers behind it give, of attention's weights
+  double dropout = 0.1;    // of embeddings, of what attention and the layers after it give, of attention's weights
   // Rows of the head's product are made up to a multiple of this, with zeros that nobody sees: neither the logits nor
   // the state dict have them. 0: 64 on a GPU, whose matrix units want it, else none.
   int64_t head_multiple = 0;
