@@ -3,7 +3,7 @@
 // bits of a training that nothing has disturbed; and what it leaves behind has a whole ledger: every sample of every
 // epoch once. A schedule is made of its seed alone.
 //
-//   BONFIRE_FAULT_SCHEDULES=200 test_launch --gtest_filter=FaultSchedules.*       by hand; else a handful
+//   BONFIRE_FAULT_SCHEDULES=200 test_launch --gtest_filter=FaultSchedules.*       by hand; else six, one of each fault
 //   BONFIRE_FAULT_SCHEDULES=1000 ...                                              every night
 //   BONFIRE_FAULT_SEED=417 ...                                                    from this seed on
 
@@ -16,6 +16,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 #include <span>
 #include <thread>
 
@@ -38,6 +39,8 @@ using testing::ScratchFolder;
 using testing::Words;
 
 constexpr int kTogether = 3;  // they wait for most of their time
+// Seeds from here on draw each fault once, with every delay, links that are out and node ranks that are claimed twice.
+constexpr int kFirstSeed = 43, kSchedules = 6;
 
 int number_in(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
@@ -116,9 +119,8 @@ class SmallDisk {
     if (mounted_) [[maybe_unused]]
       const int code = std::system(fmt::format("umount -l '{}'", folder_.string()).c_str());
   }
-  void fill() const {
-    if (mounted_) std::ofstream(folder_ / "filler") << std::string(40 << 20, 'x');
-  }
+  bool is_there() const { return mounted_; }
+  void fill() const { std::ofstream(folder_ / "filler") << std::string(40 << 20, 'x'); }
 
  private:
   std::filesystem::path folder_;
@@ -195,6 +197,8 @@ class Trial {
 
   // "": nothing.
   std::string run(const std::string& bits) {
+    if (schedule_.fault == Fault::fill_disk && !disk_.is_there())
+      return "no small file system could be mounted: there is no disk that fills up\n";
     RelayedJob job(hosts_, options());
     if (job.zero->read_line("epoch 2/").empty()) return "the training has never begun\n" + outputs(job);
     if (schedule_.out.count() > 0) {
@@ -285,9 +289,18 @@ std::string undisturbed_bits(const ScratchFolder& data, int steps) {
   return run.bits();
 }
 
+TEST(FaultSchedules, ThatRunWithoutBeingAskedForHaveEveryFault) {
+  std::set<Fault> faults;
+  for (int seed = kFirstSeed; seed < kFirstSeed + kSchedules; ++seed) faults.insert(Schedule::of(seed).fault);
+  for (Fault fault : {Fault::kill_rank, Fault::stop_rank, Fault::kill_launcher, Fault::stop_launcher, Fault::cut_link,
+                      Fault::fill_disk})
+    EXPECT_TRUE(faults.contains(fault)) << static_cast<int>(fault);
+}
+
 TEST(FaultSchedules, EndWithTheRightCauseNamedOrWithTheSameBits) {
   if (!comm::has_gloo() || !RelayedHosts().ready()) GTEST_SKIP() << "needs Gloo, root, `ip netns` and /dev/net/tun";
-  const int first = number_in("BONFIRE_FAULT_SEED", 1), end = first + number_in("BONFIRE_FAULT_SCHEDULES", 6);
+  const int first = number_in("BONFIRE_FAULT_SEED", kFirstSeed),
+            end = first + number_in("BONFIRE_FAULT_SCHEDULES", kSchedules);
   ScratchFolder data;
   std::map<int, std::string> bits;  // of a training that nothing disturbs, by its steps
   for (int seed = first; seed < end; ++seed) {
