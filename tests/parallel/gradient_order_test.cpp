@@ -29,16 +29,11 @@ class Heads : public nn::Callable<Heads> {
   nn::Linear left_{{.in = 8, .out = 2}}, right_{{.in = 8, .out = 3}};
 };
 
-constexpr int kSteps = 3;
+constexpr int kSteps = 4;
 
 // The weights after a few steps, by name.
-std::map<std::string, std::vector<std::byte>> train(Device device, Heads::Registered registered) {
-  manual_seed(3);
-  Heads plain(registered);
-  plain.to(device);
-  Heads model = fleet::distributed_model(plain);
-  auto optimizer = fleet::distributed_optimizer(optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9}),
-                                                {.fuse_parameter_groups_size = 2});
+using Weights = std::map<std::string, std::vector<std::byte>>;
+Weights train(Device device, const Heads& model, optim::Momentum optimizer) {
   auto step = compile([&](const Tensor& x) {
     Tensor loss = model(x);
     loss.backward();
@@ -47,9 +42,19 @@ std::map<std::string, std::vector<std::byte>> train(Device device, Heads::Regist
     return loss;
   });
   for (int i = 0; i < kSteps; ++i) step(full({2, 4}, 0.1 * i + 0.3 * fleet::rank(), DType::f32, device)).item();
-  std::map<std::string, std::vector<std::byte>> weights;
+  Weights weights;
   for (const Parameter& parameter : model.parameters()) weights[parameter.name()] = parameter.save();
   return weights;
+}
+
+Weights train(Device device, Heads::Registered registered) {
+  manual_seed(3);
+  Heads plain(registered);
+  plain.to(device);
+  Heads model = fleet::distributed_model(plain);
+  return train(device, model,
+               fleet::distributed_optimizer(optim::Momentum(model.parameters(), {.lr = 0.1, .momentum = 0.9}),
+                                            {.fuse_parameter_groups_size = 2}));
 }
 
 // Of each step with collectives: what it runs, as "all_reduce" or the module that a node belongs to.
@@ -96,7 +101,7 @@ TEST(DataParallel, GradientsLieInTheOrderInWhichTheyAreReduced) {
 }
 
 TEST(DataParallel, TheOrderOfRegistrationChangesNoBit) {
-  std::map<std::string, std::vector<std::byte>> weights[2][2];  // [registered][rank]
+  Weights weights[2][2];  // [registered][rank]
   for (auto registered : {Heads::Registered::as_used, Heads::Registered::reversed}) {
     testing::Outcome outcome;
     testing::on_two_ranks(outcome, [&](Device device) {
@@ -107,6 +112,37 @@ TEST(DataParallel, TheOrderOfRegistrationChangesNoBit) {
   EXPECT_EQ(weights[0][0], weights[0][1]);
   EXPECT_EQ(weights[0][0], weights[1][0]);
   EXPECT_EQ(weights[0][0], weights[1][1]);
+}
+
+// Of an optimizer that comes first nobody knows yet which model its gradients are of.
+TEST(DataParallel, ModelAndOptimizerAreDistributedInEitherOrder) {
+  const std::pair<const char*, DistributedStrategy> strategies[] = {
+      {"as usual", {}},
+      {"two communicators", {.nccl_comm_num = 2, .fuse_parameter_groups_size = 2}},
+      {"local SGD", {.use_local_sgd = true, .local_sgd_steps = 2}},
+      {"two batches an update", {.accumulate_steps = 2}}};
+  for (const auto& [name, strategy] : strategies) {
+    SCOPED_TRACE(name);
+    Weights weights[2][2];  // [optimizer first][rank]
+    for (bool optimizer_first : {false, true}) {
+      testing::Outcome outcome;
+      testing::on_two_ranks(outcome, [&](Device device) {
+        manual_seed(3 + static_cast<uint64_t>(fleet::rank()));  // only rank 0's weights count
+        Heads model(Heads::Registered::as_used);
+        model.to(device);
+        optim::Momentum optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+        if (!optimizer_first) fleet::distributed_model(model);
+        fleet::distributed_optimizer(optimizer, strategy);
+        if (optimizer_first) fleet::distributed_model(model);
+        weights[optimizer_first ? 1 : 0][fleet::rank()] = train(device, model, optimizer);
+      });
+      ASSERT_EQ(outcome.errors[0] + outcome.errors[1], "");
+      EXPECT_GT(outcome.reductions, 0);
+    }
+    EXPECT_EQ(weights[0][0], weights[0][1]);
+    EXPECT_EQ(weights[0][0], weights[1][0]);
+    EXPECT_EQ(weights[0][0], weights[1][1]);
+  }
 }
 
 // Two layers that a rank uses in an order of its own.
