@@ -163,19 +163,39 @@ TEST(OtherLaunchers, ARankThatLosesAnotherInAStepEndsAsAVictim) {
   expect_mentions(zero.output(), {"rank 1 ("});
 }
 
+const Words kMpirun{"mpirun", "--oversubscribe", "-n", "2"};
+
+Variables for_mpirun() {
+  return clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                {"ASAN_OPTIONS", "detect_leaks=0"}});  // MPI keeps what it has
+}
+
 TEST(OtherLaunchers, MpirunAndTorchrunTrain) {
   if (!installed("mpirun")) GTEST_SKIP() << "mpirun is not installed";
   ScratchFolder folder;
   const Log alone = testing::trained_alone(folder);
-  const Variables as_root = clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                                   {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                                   {"ASAN_OPTIONS", "detect_leaks=0"}});  // MPI keeps what it has
   const Words backend{comm::has_mpi() ? "backend=mpi" : "backend=auto"};
-  expect_trained_by({"mpirun", "--oversubscribe", "-n", "2"}, backend, as_root, alone);
+  expect_trained_by(kMpirun, backend, for_mpirun(), alone);
   if (installed("torchrun"))
     expect_trained_by({"torchrun", "--no-python", "--nproc_per_node", "2", "--master_port",
                        std::to_string(testing::free_port())},  // its usual one may be another test's
                       {}, clean(), alone);
+}
+
+// mpirun tells its processes a number that nobody else knows: the job's token.
+TEST(OtherLaunchers, MpirunTrainsInStages) {
+  if (!installed("mpirun")) GTEST_SKIP() << "mpirun is not installed";
+  ScratchFolder folder, other;
+  const Words stages{"mesh.pipeline=2", "pipeline.micro_batches=4", "pipeline.cut=[conv2]",
+                     comm::has_mpi() ? "backend=mpi" : "backend=auto"};
+  ChildProcess job(joined(joined(kMpirun, {BONFIRE_PROGRAM, "train"}), testing::settings(folder, 32, stages)),
+                   for_mpirun());
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  expect_mentions(job.output(), {"2 epochs of 7 steps of 32 images", "mesh: pipeline 2, 2 ranks",
+                                 "stage 0 of 2, until conv2", "stage 1 of 2, from conv2 on"});
+  EXPECT_EQ(job.output().find("has no token"), std::string::npos) << job.output();
+  testing::expect_same(log_of(folder / "runs/1"), testing::trained_alone(other));
 }
 
 // VGG-16 has 138 million parameters: a small net stands in, on data that is built in.
@@ -187,12 +207,10 @@ TEST(OtherLaunchers, TheVggGuidesFileTrainsOnTwoRanksByMpi) {
       "MODEL=lenet", "data=generated", "image_size=28", "limit=64",   "batch_size=8",
       "epochs=1",    "num_workers=1",  "place=cpu",     "log_freq=4", "output=" + (folder / "runs").string()};
   Words command{BONFIRE_PROGRAM, "train"};
-  if (by_mpi) command = joined({"mpirun", "--oversubscribe", "-n", "2"}, command);
+  if (by_mpi) command = joined(kMpirun, command);
   command = joined(joined(command, guides), small);
   if (!by_mpi) command.push_back("backend=auto");
-  ChildProcess process(command, clean({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                                       {"ASAN_OPTIONS", "detect_leaks=0"}}));
+  ChildProcess process(command, for_mpirun());
   EXPECT_EQ(process.wait(), 0) << process.output();
   expect_mentions(process.output(), {"1 epoch of 4 steps of 16 images (8 on each of 2 ranks)"});
   EXPECT_EQ(log_of(folder / "runs/1").evaluations.size(), 1U);
