@@ -7,8 +7,7 @@
 
 namespace bonfire::comm {
 
-void WaitNotice::look(const std::function<std::string()>& whom) {
-  const Clock::time_point now = Clock::now();
+void WaitNotice::look(const std::function<std::string()>& whom, Clock::time_point now) {
   if (now < next_) return;
   next_ = now + kLater;
   const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - begun_).count();

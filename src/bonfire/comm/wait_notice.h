@@ -26,7 +26,7 @@ class WaitNotice {
   }
   Clock::time_point next() const { return next_; }  // when there is something to say
   // Says on stderr, if it is time: "bonfire: rank 1 has waited 5 s for rank 0, which ...".
-  void look(const std::function<std::string()>& whom);
+  void look(const std::function<std::string()>& whom, Clock::time_point now = Clock::now());
 
  private:
   static constexpr std::chrono::seconds kFirst{5}, kLater{30};
