@@ -65,6 +65,23 @@ TEST(LaunchPipeline, OfTwoReplicasTrainsAsOneProcess) {
   expect_same(log_of(folder / "runs/1"), trained_alone(other));
 }
 
+// VGG-16 has 138 million parameters: a small net stands in, cut before its own classifier. Where VGG-16 itself is cut
+// `inspect schedule` says (tests/train/command_line_test.cpp).
+TEST(LaunchPipeline, TheVggGuidesFileTrainsAsOneProcess) {
+  ScratchFolder folder, other;
+  auto train = [](const ScratchFolder& where, const Words& more) {
+    const Words guides{BONFIRE_PROGRAM, "train", BONFIRE_SOURCE_DIR "/configs/vgg16.yaml"};
+    const Words small = settings(where, 16, {"image_size=28", "num_workers=1", "pipeline.cut=[fc1]"});
+    ChildProcess run(joined(joined(guides, small), more), clean());
+    EXPECT_EQ(run.wait(), 0) << run.output();
+    return run.output();
+  };
+  expect_mentions(train(folder, {}), {"2 epochs of 13 steps of 16 images", "mesh: pipeline 2, 2 ranks",
+                                      "stage 0 of 2, until fc1", "stage 1 of 2, from fc1 on"});
+  train(other, {"num_gpus=1", "mesh.pipeline=1", "pipeline.micro_batches=auto", "pipeline.cut=auto"});
+  expect_same(log_of(folder / "runs/1"), log_of(other / "runs/1"));
+}
+
 TEST(LaunchPipeline, ARunGoesOnAtAnotherMesh) {
   ScratchFolder folder, other;
   auto go_on = [&](const Words& program, const Words& more) {
