@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "bonfire/base/machine.h"
 #include "tests/support/expect_error.h"
@@ -209,6 +211,133 @@ TEST(CommandLine, BadInputIsNeverUnexpected) {
     for (const char* word : {"unexpected", "invariant", "terminate", "std::", "basic_string"})
       EXPECT_EQ(program.output().find(word), std::string::npos) << line << program.output();
     EXPECT_EQ(program.output().find("bonfire"), 0U) << line << program.output();
+  }
+}
+
+// Columns of tables are as wide as what is in them: one space for any number.
+std::string squeezed(const std::string& text) {
+  std::string result;
+  std::unique_copy(text.begin(), text.end(), std::back_inserter(result),
+                   [](char one, char next) { return one == ' ' && next == ' '; });
+  return result;
+}
+
+TEST(CommandLine, InspectShardsSaysWhatEachRankHoldsAndWhatTheyGather) {
+  auto shards = [](const Words& settings) {
+    Words words{"inspect", "shards"};
+    words.insert(words.end(), settings.begin(), settings.end());
+    return squeezed(output_of(words, 0));
+  };
+  expect_mentions(shards({"model=mlp", "mesh.tensor=2"}),
+                  {"\nfc1.weight [256, 784] axis 0 [128, 784]\n", "\nfc1.bias [256] axis 0 [128]\n",
+                   "\nfc2.weight [128, 256] axis 1 [128, 128]\n", "\nfc2.bias [128] whole [128]\n",
+                   // 128 · 784 + 128, 128 · 128 + 128, 10 · 128 + 10 numbers
+                   "\n118,282 of 235,146 numbers are on each rank\n", "\nno op gathers what ranks have parts of\n"});
+  // Two of four heads of 64 elements, half of the 1024 features and of the 30522 words.
+  expect_mentions(shards({BONFIRE_SOURCE_DIR "/configs/bert_mini.yaml", "batch_size=1", "mesh.tensor=2"}),
+                  {"\nbert.encoder.layer.0.attention.self.query.weight [256, 256] axis 0 [128, 256]\n",
+                   "\nbert.encoder.layer.3.attention.self.value.bias [256] axis 0 [128]\n",
+                   "\nbert.encoder.layer.0.attention.output.dense.weight [256, 256] axis 1 [256, 128]\n",
+                   "\nbert.encoder.layer.0.intermediate.dense.weight [1024, 256] axis 0 [512, 256]\n",
+                   "\ncls.predictions.decoder.weight [30522, 256] axis 0 [15261, 256] (the same as "
+                   "bert.embeddings.word_embeddings.weight)\n",
+                   "\n5,703,069 of 11,201,594 numbers are on each rank\n"});
+  expect_mentions(shards({"model=bert_mini", "batch_size=1", "mesh.tensor=4"}),
+                  {"\nbert.embeddings.word_embeddings.weight [30522, 256] whole: no equal parts [30522, 256]\n",
+                   "\nbert.encoder.layer.0.attention.self.query.weight [256, 256] axis 0 [64, 256]\n"});
+  // Of each of two layers 100 tokens' sums for 4 gates of 64 elements, in f32.
+  expect_mentions(shards({"model=lstm_classifier", "batch_size=1", "mesh.tensor=2", "tensor.split.*weight_ih*=0/4"}),
+                  {"\nlstm.weight_ih_l0 [256, 64] axis 0 in 4 blocks [128, 64]\n",
+                   "\nops that have no rule for parts, and gather: lstm_layer (lstm, 204.8 kB)\n"});
+}
+
+TEST(CommandLine, InspectScheduleSaysWhichStageDoesWhatWhen) {
+  auto schedule = [](const char* kind, const char* micro_batches, const Words& more = {}) {
+    Words words{"inspect", "schedule", "--stages", "2", "--micro-batches", micro_batches, "--schedule", kind};
+    words.insert(words.end(), more.begin(), more.end());
+    return output_of(words, 0);
+  };
+  expect_mentions(schedule("gpipe", "3"), {"gpipe, 2 stages, 3 micro-batches; F takes 1, B 2\n",
+                                           "\nstage 0  F0 F1 F2 .  .  .  B0 B0 B1 B1 B2 B2\n"
+                                           "stage 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .  .\n",
+                                           "\nlength 12, idle 25.0 %\nstage 0: 3 slots, "});
+  expect_mentions(schedule("1f1b", "3"), {"\nstage 0  F0 F1 .  .  B0 B0 F2 B1 B1 .  B2 B2\n"
+                                          "stage 1  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 .  .\n",
+                                          "\nstage 0: 2 slots, ", "\nstage 1: 1 slots, "});
+  expect_mentions(schedule("interleaved", "2", {"--chunks", "2"}),
+                  {"interleaved, 2 ranks with 2 stages each, 2 micro-batches", "\nrank 0  F0  F1  F0b F1b "});
+  EXPECT_EQ(schedule("zero_bubble", "2", {"--items"}),
+            "stage 0\n"
+            "     0  F 0 in slot 0\n"
+            "     1  SEND activations of 0 to 1\n"
+            "     2  RECEIVE gradients of 0 from 1 in slot 0\n"
+            "     3  F 1 in slot 1\n"
+            "     4  SEND activations of 1 to 1\n"
+            "     5  B 0 of slot 0\n"
+            "     6  RECEIVE gradients of 1 from 1 in slot 1\n"
+            "     7  W 0 of slot 0\n"
+            "     8  B 1 of slot 1\n"
+            "     9  W 1 of slot 1\n"
+            "    10  REDUCE\n"
+            "    11  U\n"
+            "stage 1\n"
+            "     0  RECEIVE activations of 0 from 0 in slot 0\n"
+            "     1  F 0 in slot 0\n"
+            "     2  RECEIVE activations of 1 from 0 in slot 1\n"
+            "     3  B 0 of slot 0\n"
+            "     4  SEND gradients of 0 to 0\n"
+            "     5  F 1 in slot 1\n"
+            "     6  B 1 of slot 1\n"
+            "     7  SEND gradients of 1 to 0\n"
+            "     8  W 0 of slot 0\n"
+            "     9  W 1 of slot 1\n"
+            "    10  REDUCE\n"
+            "    11  U\n");
+}
+
+TEST(CommandLine, InspectScheduleOfAModelSaysWhereItIsCut) {
+  expect_mentions(
+      squeezed(output_of({"inspect", "schedule", "model=mlp", "batch_size=32", "mesh.pipeline=2",
+                          "pipeline.schedule=gpipe", "pipeline.micro_batches=2", "pipeline.cut=[fc3]"},
+                         0)),
+      {"stage begins a part share memory\n0 ", "\n1 fc3 ", "\nas was said: pipeline.cut=[fc3]; ",
+       "\ngpipe, 2 stages, 2 micro-batches", "\nstage 0 F0 F1 . . . B0 B0 B1 B1\nstage 1 . F0 F1 B0 B0 B1 B1 . .\n"});
+  // The classifier of VGG-16 has 123,642,856 parameters, and as many gradients: 989 MB.
+  const std::string of_vgg = squeezed(
+      output_of({"inspect", "schedule", BONFIRE_SOURCE_DIR "/configs/vgg16.yaml", "image_size=32", "batch_size=8"}, 0));
+  expect_mentions(of_vgg, {"\n1 classifier ", " % 989.", "\nas was said: pipeline.cut=[classifier]; ",
+                           "\n1f1b, 2 stages, 8 micro-batches"});
+}
+
+TEST(CommandLine, InspectRefusesShardsAndSchedulesThatCannotBe) {
+  struct Refused {
+    Words words;
+    std::string why;
+    int status = 1;
+  };
+  for (const Refused& one : std::vector<Refused>{
+           {{"shards", "model=mlp"}, "say how many ranks it has: mesh.tensor=2"},
+           {{"shards", "model=mlp", "mesh.tensor=2", "tensor.split.fc9=0"}, "'fc9' matches nothing of the model"},
+           {{"shards", "model=mlp", "mesh.tensor=3", "tensor.split.fc1.weight=0"},
+            "axis 0 of fc1.weight [256, 784] cannot be shared out evenly among 3 ranks"},
+           {{"shards", "model=lstm_classifier", "mesh.tensor=2"}, "this model brings no plan for a tensor axis"},
+           {{"schedule", "--stages", "0"}, "the number of stages is 0, expected at least 1"},
+           {{"schedule", "--stages", "1025"}, "1025 is too many to be printed, expected at most 1024"},
+           {{"schedule", "--stages", "two"}, "--stages = two", 2},
+           {{"schedule", "--micro-batches", "0"}, "micro_batches is 0, expected at least 1"},
+           {{"schedule", "--chunks", "2"}, "schedule 1f1b has one chunk on each rank, 2 were asked for"},
+           {{"schedule", "--schedule", "1f2b"}, "there is no schedule '1f2b'; expected gpipe, 1f1b, zero_bubble"},
+           {{"schedule", "model=mlp"}, "say how many: mesh.pipeline=2"},
+           {{"schedule", "model=mlp", "mesh.pipeline=2", "pipeline.cut=[fc9]"}, "there are fc1, fc2, fc3"},
+           {{"schedule", "model=mlp", "mesh.pipeline=2", "batch_size=4", "pipeline.micro_batches=8"},
+            "pipeline.micro_batches is 8, and batch_size 4"},
+           {{"schedule", "absent.yaml"}, "there is no file absent.yaml"}}) {
+    Words words{"inspect"};
+    words.insert(words.end(), one.words.begin(), one.words.end());
+    const std::string text = output_of(words, one.status);
+    expect_mentions(text, {one.why});
+    EXPECT_EQ(text.find("bonfire: "), 0U) << text;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
   }
 }
 

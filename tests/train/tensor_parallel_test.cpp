@@ -154,6 +154,22 @@ TEST_F(TensorParallel, GoesOnFromStagesAndInThem) {
   expect_same_weights(go_on({2, 2}, with(kStages, {"epochs=3"})), whole);
 }
 
+// Logits are split by classes; the count of hits in the training steps wants them whole.
+TEST_F(TensorParallel, ARunSaysWhichOpsGather) {
+  auto gathers = [](const Course& course) {
+    Words found;
+    for (const std::string& note : course.notes)
+      if (note.find("gather") != std::string::npos) found.push_back(note);
+    return found;
+  };
+  const Words split{"epochs=1", "tensor.split.fc3.weight=0", "tensor.split.fc3.bias=0"};
+  const std::string note = "ops that have no rule for parts, for which ranks along mesh.tensor gather: ";
+  // Once, not with every step: 16 rows of 10 logits, of a micro-batch 4, f32.
+  EXPECT_EQ(gathers(train(2, 2, split, "split")), Words{note + "top_k (640 bytes)"});
+  EXPECT_EQ(gathers(train(4, 2, with(kStages, split), "stages", 2)), Words{note + "top_k (160 bytes)"});
+  EXPECT_EQ(gathers(train(2, 2, {"epochs=1"}, "own")), Words{});
+}
+
 // The losses of a run's log.
 std::vector<double> losses_in(const std::filesystem::path& run) {
   std::ifstream log(run / "metrics.jsonl");
