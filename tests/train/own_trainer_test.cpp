@@ -352,7 +352,8 @@ TEST(OwnTrainer, AnyModuleAndAClassificationOfItsOwn) {
 
 TEST(OwnTrainer, SamplesThatTheLossIgnoresCountForNothing) {
   ScratchFolder folder;
-  Trainer trainer(config_of(folder, {"epochs=8", "lr=0.05"}), TwoOutputs(), classification({.classes = 2}));
+  Trainer trainer(config_of(folder, {"epochs=8", "lr=0.05"}), TwoOutputs(),
+                  classification({.classes = 2, .ignores = true}));
   Course course;
   trainer.add(std::make_unique<Witness>(course, -1));
   trainer.fit(std::make_shared<Signs>(0, true), std::make_shared<Signs>(1, true));

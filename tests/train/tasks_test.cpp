@@ -210,7 +210,7 @@ TEST(SequenceTask, GoesOnWhereItStoppedAndTrainsOnTwoRanks) { expect_same_when_s
 TEST(ClassJudge, PassesOverWhatTheLossIgnoresAndRefusesWhatIsNoClass) {
   const data::Glyphs samples({.size = 4});
   auto confusion = [&](const std::vector<float>& logits, int64_t columns, const std::vector<int64_t>& labels) {
-    const std::unique_ptr<Judge> judge = class_judge(samples, {.classes = 2});
+    const std::unique_ptr<Judge> judge = class_judge(samples, {.classes = 2, .ignores = true});
     const auto rows = static_cast<int64_t>(labels.size());
     std::vector<int64_t> indices(labels.size());
     std::iota(indices.begin(), indices.end(), 0);

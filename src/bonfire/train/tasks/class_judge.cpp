@@ -41,7 +41,8 @@ class ClassJudge final : public Judge {
     std::vector<float> shares = softmax(outputs[0].to(DType::f32), -1).to_vector<float>();
     std::vector<int64_t> labels = target.to_vector<int64_t>();
     for (size_t i = 0; i < labels.size(); ++i)
-      if (labels[i] != kIgnored) count(std::span(shares).subspan(i * classes_, classes_), labels[i], indices[i]);
+      if (!options_.ignores || labels[i] != kIgnored)
+        count(std::span(shares).subspan(i * classes_, classes_), labels[i], indices[i]);
   }
 
   void finish(EvaluationReport& report) override {

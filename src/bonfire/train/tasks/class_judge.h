@@ -11,9 +11,10 @@ namespace bonfire::train {
 using ShowSample = std::function<void(const data::Sample& sample, Prediction& prediction)>;
 
 // Logits are the first of the outputs, [N, classes]; ConfigError otherwise. label: from a batch's, i64 [N]; empty: it
-// is that. Labels that cross_entropy ignores are passed over, others that are no class are a DataError.
+// is that; those that are no class are a DataError.
 struct ClassJudgeOptions {
   int64_t classes = 0;
+  bool ignores = false;  // labels that cross_entropy ignores are passed over
   std::function<Tensor(const Tensor& label)> label = {};
   ShowSample show = {};  // empty: nothing of any
 };

@@ -18,7 +18,7 @@ class Classification final : public Task {
   std::string unit() const override { return options_.unit; }
   Tensor loss(const Outputs& outputs, const Tensor& label) const override { return cross_entropy(outputs[0], label); }
   Tensor targets(const Tensor& label) const override {  // what is ignored is negative
-    return sum(greater_equal(label, 0).to(DType::i64));
+    return options_.ignores ? sum(greater_equal(label, 0).to(DType::i64)) : Tensor();
   }
   std::vector<Metric> metrics() const override { return class_metrics(options_.classes); }
   std::vector<Tensor> sums(const Outputs& outputs, const Tensor& label) const override {
@@ -28,7 +28,7 @@ class Classification final : public Task {
     return {top_k_correct(outputs[0], label)};
   }
   std::unique_ptr<Judge> judge(const data::Dataset& samples) const override {
-    ClassJudgeOptions judging{.classes = options_.classes};
+    ClassJudgeOptions judging{.classes = options_.classes, .ignores = options_.ignores};
     if (options_.words)
       judging.show = [words = options_.words](const data::Sample& sample, Prediction& prediction) {
         prediction.words = words(sample);
