@@ -31,6 +31,22 @@ TEST(CompiledKey, GradientsAddUpUntilTheyAreCleared) {
   EXPECT_EQ(backward.traced(), 2);  // one that writes, one that adds
 }
 
+// Their gradients would be written anew by each call, whether they were read or not.
+TEST(CompiledKey, TensorsFromOutsideGetNoGradients) {
+  Tensor w = number(1);
+  auto backward = compile([&](const Tensor& x) {
+    Tensor inside = x.detach();
+    inside.set_requires_grad(true);
+    sum(w * square(inside)).backward();
+    return inside.grad();
+  });
+  EXPECT_EQ(backward(number(3)).item<float>(), 6);
+  w.set_requires_grad(true);
+  EXPECT_ERROR(backward(number(3)), GraphError, "no gradient to a tensor from outside that is no variable (f32 [1]");
+  w.set_requires_grad(false);
+  EXPECT_EQ(backward(number(4)).item<float>(), 8);
+}
+
 TEST(CompiledKey, UpdatesOutsideFindTheGradientsOfEachCall) {
   Parameter compiled = parameter({1}), traced = parameter({1});
   optim::SGD optimizer(Parameters{compiled}, {.lr = 0.25}), reference(Parameters{traced}, {.lr = 0.25});

@@ -182,6 +182,12 @@ void deliver(Node& leaf, const Tensor& gradient) {
     state.gradient_is_clear = false;
     return;
   }
+  // Whether there is one already, and what it is, are known to this trace alone.
+  if (Trace::current().compiling && leaf.outputs[0].buffer)
+    throw_error<GraphError>(
+        "[compile] a compiled step gives no gradient to a tensor from outside that is no variable ({}); make it a "
+        "Variable that requires a gradient, or call the step without compile()",
+        to_string(leaf.outputs[0].spec));
   if (!leaf.leaf_gradient) {
     leaf.leaf_gradient = Variable(gradient.spec()).pointer();
     Variable(leaf.leaf_gradient).assign(gradient);

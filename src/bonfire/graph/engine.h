@@ -10,7 +10,7 @@ class Engine {
   virtual ~Engine() = default;
   // Compiles the trace or finds its plan, submits it, gives its live outputs their buffers, and clears it.
   virtual void commit(Trace& trace) = 0;
-  virtual void synchronize() = 0;  // waits for every submission of every device
+  virtual void synchronize() = 0;  // waits for every submission, as bonfire::synchronize() says
 };
 
 Engine& engine();  // BONFIRE_CHECK fails when none is registered

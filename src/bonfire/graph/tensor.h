@@ -151,8 +151,10 @@ class Scalar {
   std::shared_ptr<double> cell_;
 };
 
-void commit();                    // submits what this thread has pending
-void synchronize();               // commits, and waits for every device
+void commit();  // submits what this thread has pending
+// Commits, and waits for every device; not for what other threads have submitted as ranks of a job: that waits for
+// ranks, one of which may be this thread.
+void synchronize();
 void manual_seed(uint64_t seed);  // commits, and begins the random numbers again
 
 }  // namespace bonfire

@@ -9,6 +9,7 @@
 #include "bonfire/graph/step_state.h"
 #include "bonfire/graph/variable_moves.h"
 #include "bonfire/runtime/plan_cache.h"
+#include "bonfire/runtime/plan_of_step.h"
 #include "bonfire/runtime/submit.h"
 
 namespace bonfire {
@@ -26,6 +27,7 @@ struct Traced {
   std::vector<Value> leaves;
   std::vector<int> input_of_leaf;                    // which argument a leaf stands for, or -1
   std::vector<std::shared_ptr<const Slice>> slices;  // of the leaves that are variables
+  std::vector<Value> without_gradient;               // tensors from outside that required none
   std::vector<Variable> assigned;
   std::vector<int> outputs;  // for each returned tensor: the plan's output, or -1 - argument for an input itself
 };
@@ -44,6 +46,8 @@ base::Hash128 key_of(std::span<const Tensor> inputs) {
 
 bool fits(const Traced& traced) {
   if (!traced.states.holds()) return false;
+  for (const Value& captured : traced.without_gradient)
+    if (captured.node->outputs[captured.index].requires_grad) return false;
   if (traced.moves_seen == variable_moves()) return true;
   // A variable that was moved to another device since, or has another slice, is another step.
   for (size_t i = 0; i < traced.leaves.size(); ++i) {
@@ -117,10 +121,10 @@ std::vector<Tensor> call_recorded(const CompiledStep::Function& function, std::s
   }
 }
 
-Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor> inputs) {
+Traced trace_step(const CompiledStep::Function& function, std::span<const TensorSpec> inputs) {
   Traced traced;
   std::vector<Tensor> feeds;
-  for (const Tensor& input : inputs) feeds.push_back(make_feed(input.spec()));
+  for (const TensorSpec& input : inputs) feeds.push_back(make_feed(input));
   Trace trace;
   trace.compiling = true;
   TraceScope scope(trace);
@@ -132,6 +136,8 @@ Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor
     for (size_t i = 0; i < feeds.size(); ++i)
       if (leaf == feeds[i].value()) argument = static_cast<int>(i);
     traced.leaves.push_back(leaf.node->leaf == LeafKind::variable ? any_version(leaf) : leaf);
+    const bool is_from_outside = leaf.node->leaf == LeafKind::feed && argument < 0;
+    if (is_from_outside && !leaf.node->outputs[leaf.index].requires_grad) traced.without_gradient.push_back(leaf);
     traced.input_of_leaf.push_back(argument);
     traced.slices.push_back(leaf.node->variable ? leaf.node->variable->slice : nullptr);
   }
@@ -145,6 +151,16 @@ Traced trace_step(const CompiledStep::Function& function, std::span<const Tensor
 }
 
 }  // namespace
+
+namespace runtime {
+
+std::shared_ptr<const Plan> plan_of_step(const CompiledStep::Function& function, std::span<const TensorSpec> inputs) {
+  const Traced traced = trace_step(function, inputs);
+  traced.states.undo();
+  return traced.plan;
+}
+
+}  // namespace runtime
 
 struct CompiledStep::State {
   Function function;
@@ -194,7 +210,9 @@ Traced& CompiledStep::State::find_or_trace(std::span<const Tensor> inputs) {
   std::vector<Traced>& known = traced_steps[key_of(inputs)];
   auto found = std::find_if(known.begin(), known.end(), fits);
   if (found == known.end()) {
-    known.push_back(trace_step(function, inputs));
+    std::vector<TensorSpec> specs;
+    for (const Tensor& input : inputs) specs.push_back(input.spec());
+    known.push_back(trace_step(function, specs));
     ++traced;
     found = known.end() - 1;
   } else {

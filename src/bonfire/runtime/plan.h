@@ -1,6 +1,7 @@
 #pragma once
 // Plan: a graph made ready to run: kernels in order, and for every operand where its memory comes from.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,15 @@ struct PlanNote {
   int program = -1, step = 0;  // where it runs; program -1: nowhere, it is a view
 };
 
+// What lies in the arena, and from when to when: steps of the plan, both included. Outputs that are written over an
+// input share its piece.
+struct Temporary {
+  const GraphNode* node = nullptr;  // of the plan's graph: who writes it first
+  bool is_workspace = false;        // of that node
+  size_t bytes = 0;
+  int first = 0, last = 0;
+};
+
 struct Plan {
   std::vector<PlanProgram> programs;
   std::vector<Layout> leaf_layouts;    // how the memory of variables must lie, and how that of others was given
@@ -65,6 +75,7 @@ struct Plan {
   std::shared_ptr<CrossingMemory> crossing_memory;
   std::vector<Buffer> constants;
   std::vector<PlanNote> notes;
+  std::map<Device, std::vector<Temporary>> temporaries;
   bool waits_for_ranks = false;  // has collectives
   std::unique_ptr<Graph> graph;  // after all passes
   uint64_t last_used = 0;        // number of the submission

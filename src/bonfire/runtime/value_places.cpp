@@ -237,17 +237,36 @@ class ValuePlaces::Work {
 
   void place_temporaries() {
     for (Device device : std::set<Device>(order_.program_devices.begin(), order_.program_devices.end())) {
-      Placement placement = place_apart(lifetimes(device, Reuse::no));
+      std::vector<Interval> slots = lifetimes(device, Reuse::no);
+      Placement placement = place_apart(slots);
       if (placement.total > queue_of(device).spread_bytes()) {
-        std::vector<Interval> slots = lifetimes(device, Reuse::yes);
+        slots = lifetimes(device, Reuse::yes);
         for (Interval& slot : slots) slot.last += queue_of(device).steps_in_flight() - 1;
         placement = place(slots);
       }
+      note_temporaries(device, slots);
       arena_bytes_[device] = placement.total;
       slot_offsets_[device] = std::move(placement.offsets);
     }
     for (const auto& [node, slot] : workspace_slot_)
       workspaces_[node] = {Source::arena, 0, slot_offsets_.at(node->device()).at(static_cast<size_t>(slot))};
+  }
+
+  void note_temporaries(Device device, const std::vector<Interval>& slots) {
+    std::vector<Temporary>& all = plan_.temporaries[device];
+    for (const Interval& slot : slots) all.push_back({.bytes = slot.bytes, .first = slot.first, .last = slot.last});
+    for (const GraphNode* node : order_.nodes) {
+      if (node->device() != device || choices_.of_node.at(node).alias) continue;
+      for (int i = 0; i < static_cast<int>(node->outputs.size()); ++i)
+        if (int slot = cell({const_cast<GraphNode*>(node), i}).arena_slot; slot >= 0)
+          if (const GraphNode*& first = all[static_cast<size_t>(slot)].node; first == nullptr) first = node;
+      if (auto own = workspace_slot_.find(node); own != workspace_slot_.end())
+        all[static_cast<size_t>(own->second)] = {.node = node,
+                                                 .is_workspace = true,
+                                                 .bytes = slots[static_cast<size_t>(own->second)].bytes,
+                                                 .first = slots[static_cast<size_t>(own->second)].first,
+                                                 .last = slots[static_cast<size_t>(own->second)].last};
+    }
   }
 
   enum class Reuse { no, yes };  // of an input's memory for an output

@@ -1,22 +1,63 @@
 #include "bonfire/tensor/storage.h"
 
+#include <array>
 #include <cstring>
 
 #include "bonfire/base/error.h"
 
 namespace bonfire {
 
+namespace {
+
+struct Counter {
+  std::atomic<size_t> now{0}, most{0};
+};
+
+constexpr size_t kDevicesOfAType = 64;
+std::array<Counter, kDeviceTypes * kDevicesOfAType> counters;
+
+// Devices beyond those are counted with others.
+Counter& counter_of(Device device) {
+  return counters[static_cast<size_t>(device.type) * kDevicesOfAType +
+                  static_cast<size_t>(device.index) % kDevicesOfAType];
+}
+
+void count_allocated(Device device, size_t bytes) {
+  Counter& counter = counter_of(device);
+  const size_t now = counter.now.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  size_t most = counter.most.load(std::memory_order_relaxed);
+  while (now > most && !counter.most.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+StorageUse storage_use(Device device) {
+  const Counter& counter = counter_of(device);
+  return {counter.now.load(std::memory_order_relaxed), counter.most.load(std::memory_order_relaxed)};
+}
+
+void reset_most_storage(Device device) {
+  Counter& counter = counter_of(device);
+  counter.most.store(counter.now.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 Storage::Storage(Device device, size_t bytes)
-    : device_(device), bytes_(bytes), data_(memory_of(device).allocate(bytes)) {}
+    : device_(device), bytes_(bytes), data_(memory_of(device).allocate(bytes)) {
+  count_allocated(device_, bytes_);
+}
 
 Storage::Storage(Device device, size_t bytes, std::shared_ptr<void> memory)
     : device_(device),
       bytes_(bytes),
       lent_(std::move(memory)),
-      data_(memory_of(device).allocate_staged(lent_.get(), bytes)) {}
+      data_(memory_of(device).allocate_staged(lent_.get(), bytes)) {
+  count_allocated(device_, bytes_);
+}
 
 Storage::~Storage() {
   if (!is_allocated()) return;
+  counter_of(device_).now.fetch_sub(bytes_, std::memory_order_relaxed);
   DeviceMemory& memory = memory_of(device_);
   lent_ == nullptr ? memory.deallocate(data_, bytes_) : memory.deallocate_staged(data_, bytes_);
 }
@@ -26,6 +67,7 @@ void* Storage::allocate_late() const {
     DeviceMemory& memory = memory_of(device_);
     void* data = memory.allocate(bytes_);
     memory.fill_zero(data, bytes_);
+    count_allocated(device_, bytes_);
     data_.store(data, std::memory_order_release);
   });
   return data_.load(std::memory_order_acquire);

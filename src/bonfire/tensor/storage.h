@@ -44,6 +44,13 @@ class Storage {
   mutable std::atomic<void*> data_{nullptr};
 };
 
+// Bytes of the storages of a device: of those that are alive, and the most there have been since the last reset.
+struct StorageUse {
+  size_t now = 0, most = 0;
+};
+StorageUse storage_use(Device device);
+void reset_most_storage(Device device);  // to what is alive now
+
 // A range inside a storage; the unit that plans bind to operands.
 struct Buffer {
   std::shared_ptr<Storage> storage;
