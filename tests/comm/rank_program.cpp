@@ -13,7 +13,7 @@
 //   if RANK         what follows up to the next `if` is for that rank only; if all: for all
 //   sleep SECONDS
 //   spawn           starts a process of its own, in a session of its own, that sleeps; prints "processes PID PID"
-//   deaf            does not hear SIGTERM, SIGINT and SIGUSR1
+//   deaf            does not hear SIGTERM, SIGINT, SIGHUP and SIGUSR1
 //   polite CODE     leaves with CODE on SIGTERM or SIGINT
 //   saver FILE      makes the file on SIGTERM or SIGINT and leaves
 //   once FILE       what follows is left out when the file is there already, which it is after this
@@ -173,7 +173,8 @@ void run(const std::vector<std::string>& words) {
       if (word == "polite") ::signal(number, [](int) { ::_exit(polite_code); });
       if (word == "saver") ::signal(number, [](int) { ::_exit(::creat(saved_file.c_str(), 0644) < 0 ? 1 : 0); });
     }
-    if (word == "deaf") ::signal(SIGUSR1, SIG_IGN);
+    if (word == "deaf")
+      for (int other : {SIGUSR1, SIGHUP}) ::signal(other, SIG_IGN);
     if (word == "polite") polite_code = std::stoi(value);
     if (word == "saver") saved_file = value;
     if (word == "once") {

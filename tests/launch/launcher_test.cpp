@@ -238,6 +238,23 @@ TEST(Launch, CtrlCTwiceEndsAtOnce) {
   for (int process : processes) EXPECT_FALSE(is_there(process));
 }
 
+// A shell whose terminal is closed sends SIGHUP, and so does the terminal: that is one request.
+TEST(Launch, SighupIsNeverASecondRequest) {
+  Launched job({"--nproc_per_node", "2"}, {"deaf", "spawn", "sleep", "60"});
+  std::vector<int> processes = job.processes(2);
+  job.signal(SIGHUP);
+  job.read_line("stopping");
+  for (int again = 0; again < 2; ++again) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    job.signal(SIGHUP);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  for (int process : processes) EXPECT_TRUE(is_there(process));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM);
+  for (int process : processes) EXPECT_FALSE(is_there(process));
+}
+
 TEST(Launch, LinesWithoutAnEndAndLongOnesAreKeptWhole) {
   std::string line(20'000, 'x');
   Launched job({"--nproc_per_node", "1"}, {"print", line});

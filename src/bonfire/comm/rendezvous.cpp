@@ -15,6 +15,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
 #include "bonfire/comm/gate.h"
+#include "bonfire/comm/mpi/mpi_group.h"
 #include "bonfire/comm/network.h"
 #include "bonfire/comm/secret.h"
 #include "bonfire/comm/store_client.h"
@@ -220,6 +221,9 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
     return {environment, {{0, host_name(), "127.0.0.1", machine_id(), ::getpid()}}, nullptr};
   Environment e = environment;
   if (e.token.empty() && e.agent_port > 0 && !TokenFile::needed(e)) e.token = token_of_agent(e, options.timeout);
+  // An MPI that gives its processes no secret can carry one.
+  if (e.token.empty() && e.starter == Starter::mpirun && !TokenFile::needed(e))
+    e.token = text_over_mpi(random_secret());
   std::shared_ptr<StoreServer> server = e.holds_store() ? open_store(e) : nullptr;
   if (server != nullptr) e.store_port = server->port();
   if (server == nullptr && TokenFile::needed(e)) e.token = token_of_rank_zero(e, options.timeout);

@@ -245,7 +245,7 @@ int watch(const Watched& watched, Silence silence) {
       } else if (!asked_to_stop) {
         asked_to_stop = Clock::now();
         ::kill(inner, number);
-      } else if (Clock::now() - *asked_to_stop >= kOneRequest) {
+      } else if (number != SIGHUP && Clock::now() - *asked_to_stop >= kOneRequest) {  // shells send that one again
         return 128 + number;
       }
     }

@@ -384,6 +384,17 @@ std::shared_ptr<Group> mpi_group(const MpiOptions& options) {
 
 bool has_mpi() { return true; }
 
+std::string text_over_mpi(std::string text) {
+  check_launcher();
+  start_mpi();
+  const auto what = [] { return "MPI_Bcast"; };
+  auto length = static_cast<int>(text.size());
+  check(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD), what);
+  text.resize(static_cast<size_t>(length));
+  check(MPI_Bcast(text.data(), length, MPI_BYTE, 0, MPI_COMM_WORLD), what);
+  return text;
+}
+
 namespace {
 const bool mpi_registered = register_group_backend("mpi", [](const GroupRequest& request) {
   return mpi_group({.timeout = request.membership.timeout, .store = request.membership.store});
