@@ -8,9 +8,11 @@
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/nn/linear.h"
+#include "bonfire/ops/creation.h"
 #include "bonfire/ops/reduce.h"
 #include "bonfire/optim/optimizers.h"
 #include "bonfire/parallel/fleet.h"
+#include "tests/parallel/on_mesh.h"
 #include "tests/support/expect_error.h"
 
 namespace bonfire::fleet::replica_check_test {
@@ -120,8 +122,44 @@ TEST(ReplicaCheck, OnlyRanksOfOneKindAreCompared) {
   const std::string names[] = {"a", "b"};
   const int64_t kinds[] = {1, 2, 1, 2};
   const std::vector<int64_t> one{10, 20}, other{11, 20}, late{10, 21};
-  EXPECT_EQ(difference_between(names, kinds, std::vector{one, other, one, other}), "");
-  EXPECT_EQ(difference_between(names, kinds, std::vector{one, other, late, other}), "rank 2 and rank 0 differ in b");
+  const int numbers[] = {0, 1, 2, 3};
+  EXPECT_EQ(difference_between(names, kinds, std::vector{one, other, one, other}, numbers), "");
+  EXPECT_EQ(difference_between(names, kinds, std::vector{one, other, late, other}, numbers),
+            "rank 2 and rank 0 differ in b");
+}
+
+// Ranks that hold the same part of a layer are compared, and named by their numbers in the job.
+TEST(ReplicaCheck, PartsOfLayersAreComparedBetweenThoseThatHoldTheSame) {
+  for (const char* name : {"weight", "optimizer's weight.momentum_buffer"}) {
+    const std::vector<std::string> errors = testing::errors_on_mesh(4, {.data = 2, .tensor = 2}, [&](Device device) {
+      nn::Linear model({.in = 4, .out = 6});
+      model.to(device);
+      model = distributed_model(model, {.split = {{"weight", 0}, {"bias", 0}}});
+      optim::Momentum optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+      optimizer = distributed_optimizer(optimizer);
+      ReplicaCheck replicas(replicated(model, optimizer));
+      sum(model(ones({2, 4}, DType::f32, device))).backward();
+      optimizer.step();
+      optimizer.clear_grad();
+      replicas.compare(1);
+      if (rank() != 3) return replicas.compare(2);
+      for (const nn::NamedVariable& one : replicated(model, optimizer)) {
+        if (one.name != name) continue;
+        std::vector<std::byte> bytes = one.variable.save_stored();
+        bytes[bytes.size() / 2] ^= std::byte{1};
+        one.variable.load_stored(bytes);
+      }
+      replicas.compare(2);
+    });
+    for (size_t one : {1U, 3U}) {
+      expect_mentions(errors[one], {"after step 2 rank ", fmt::format(" differ in {}.", name)});
+      const bool names_both = errors[one].find("rank 1 and rank 3") != std::string::npos ||
+                              errors[one].find("rank 3 and rank 1") != std::string::npos;
+      EXPECT_TRUE(names_both) << errors[one];
+    }
+    // Those that hold the other part hear of it when the others have gone.
+    for (size_t one : {0U, 2U}) EXPECT_EQ(errors[one].find("differ in"), std::string::npos) << errors[one];
+  }
 }
 
 }  // namespace

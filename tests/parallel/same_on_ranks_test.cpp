@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "bonfire/bonfire.h"
+#include "bonfire/parallel/pipeline/pipeline.h"
+#include "tests/parallel/on_mesh.h"
 #include "tests/parallel/two_ranks.h"
 
 namespace bonfire::same_on_ranks_test {
@@ -96,6 +98,57 @@ TEST(SameOnRanks, AModelIsComparedWithWhatNoParameterShows) {
       "[distributed_model] the ranks differ: line 3 of the model is (1): Dropout(p=0.1, inplace=False) on rank 0 and "
       "(1): "
       "Dropout(p=0.5, inplace=False) on rank 1; give all ranks the same");
+}
+
+// Where no rank has a replica, too: ranks that share layers, and stages.
+TEST(SameOnRanks, OptimizersAndStrategiesAreComparedOnEveryMesh) {
+  auto errors = [](const MeshSizes& sizes, double rate, const DistributedStrategy& strategy) {
+    return testing::errors_on_mesh(2, sizes, [&](Device device) {
+      const bool is_second = fleet::rank() == 1;
+      auto model = layers(device);
+      if (sizes.tensor > 1) model = fleet::distributed_model(model, {.split = {{"0.weight", 1}}});
+      fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = is_second ? rate : 0.1}),
+                                   is_second ? strategy : DistributedStrategy{});
+    });
+  };
+  for (const MeshSizes& sizes : {MeshSizes{.tensor = 2}, MeshSizes{.pipeline = 2}}) {
+    for (const std::string& error : errors(sizes, 0.1, {})) EXPECT_EQ(error, "");
+    for (const std::string& error : errors(sizes, 0.2, {}))
+      EXPECT_EQ(error, differ("lr is 0.1 on rank 0 and 0.2 on rank 1"));
+    for (const std::string& error : errors(sizes, 0.1, {.use_amp = true}))
+      EXPECT_EQ(error, differ("use_amp is false on rank 0 and true on rank 1"));
+  }
+}
+
+TEST(SameOnRanks, AModelInStagesIsComparedWithWhatNoParameterShows) {
+  const std::vector<std::string> errors = testing::errors_on_mesh(2, {.pipeline = 2}, [&](Device device) {
+    nn::Sequential model({nn::Linear({.in = 4, .out = 4}), nn::Dropout(fleet::rank() == 1 ? 0.5 : 0.1),
+                          nn::Linear({.in = 4, .out = 3})});
+    model.to(device);
+    optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+    pipeline::Pipeline pipeline(
+        model, optimizer,
+        [&](std::span<const Tensor> batch) -> std::vector<Tensor> { return {mean(square(model(batch[0])))}; },
+        {.cut = {{"2"}}});
+    const TensorSpec specs[] = {{{4, 4}, DType::f32, device}};
+    pipeline.prepare(specs);
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("(1): Dropout(p=0.1, inplace=False) on rank 0 and (1): Dropout(p=0.5, inplace=False) on rank "
+                         "1; give all ranks the same"),
+              std::string::npos)
+        << error;
+}
+
+TEST(SameOnRanks, HierarchicalReductionIsRefusedWhereNothingIsReduced) {
+  for (const MeshSizes& sizes : {MeshSizes{.tensor = 2}, MeshSizes{.pipeline = 2}})
+    for (const std::string& error : testing::errors_on_mesh(2, sizes, [](Device device) {
+           auto model = layers(device);
+           fleet::distributed_optimizer(optim::SGD(model.parameters(), {.lr = 0.1}),
+                                        {.use_hierarchical_allreduce = true});
+         }))
+      EXPECT_NE(error.find("use_hierarchical_allreduce has no effect without data parallel"), std::string::npos)
+          << error;
 }
 
 TEST(SameOnRanks, CallsInAnotherOrderAreNamed) {

@@ -84,6 +84,20 @@ void share_out_layers(const nn::Module& model, const ModelOptions& options) {
   self.traced_anew = self.traced_anew + 1;
 }
 
+namespace {
+
+// Ranks that share layers, and stages, must update alike as well as replicas.
+void require_same_everywhere(const Applied& to) {
+  comm::Settings settings = compared_of(to.optimizer, Slices::may_differ);
+  for (const StrategyKind* kind : strategy_kinds())
+    if (kind->compare != nullptr) kind->compare(to, settings);
+  comm::require_same(*to.job.group, "distributed_optimizer", settings);
+  if (mesh().size(Axis::tensor) > 1 && to.job.has_replicas())
+    comm::require_same(*to.job.along(Axis::data), "distributed_optimizer", compared_of(to.optimizer));
+}
+
+}  // namespace
+
 void prepare_devices(const DistributedStrategy& strategy) {
   check_strategy(strategy);
   for (const StrategyKind* kind : strategy_kinds())
@@ -133,11 +147,8 @@ void distribute_optimizer(const optim::Optimizer& optimizer, const DistributedSt
     return std::find_first_of(old.begin(), old.end(), parameters.begin(), parameters.end()) != old.end();
   });
   self.optimizers.push_back(parameters);
+  if (world_size() > 1) require_same_everywhere(to);
   if (!self.has_replicas()) return;
-  comm::Settings settings = compared_of(optimizer);
-  for (const StrategyKind* kind : strategy_kinds())
-    if (kind->compare != nullptr) kind->compare(to, settings);
-  comm::require_same(*self.along(Axis::data), "distributed_optimizer", settings);
   self.traced_anew = self.traced_anew + 1;
   add_devices(self, parameters);
   for (const StrategyKind* kind : strategy_kinds())

@@ -53,7 +53,6 @@ nn::StateDict replicated(const nn::Module& model, const optim::Optimizer& optimi
   for (const nn::NamedVariable& named : model.state_dict())
     if (parameters.erase(&named.variable.state()) > 0) values.push_back(named);  // a tied one once
   for (const auto& [name, variable] : optimizer.state()) values.push_back({"optimizer's " + name, variable});
-  std::erase_if(values, [](const nn::NamedVariable& named) { return !named.variable.slice().is_all(); });
   return values;
 }
 
@@ -63,7 +62,7 @@ ReplicaCheck::ReplicaCheck(nn::StateDict values)
         std::vector<Tensor> hashes;
         for (const auto& [device, places] : places_) {
           std::vector<Tensor> tensors;
-          for (size_t place : places) tensors.push_back(values_[place].variable.value());
+          for (size_t place : places) tensors.push_back(values_[place].variable.stored());
           hashes.push_back(bit_hash(tensors));
         }
         return hashes;
@@ -118,27 +117,27 @@ void ReplicaCheck::finish(int64_t step) {
       "[replicas] after step {} {}. A bit of a memory has flipped, or a kernel has gone wrong: nothing of it was "
       "saved; "
       "resume goes on from the last checkpoint, and so does the job by itself with --max_restarts",
-      step, difference_between(names, kinds, hashes, &at_fault));
-  const int own_place = mesh().place(Axis::data);
-  const bool innocent = !at_fault.empty() && std::ranges::find(at_fault, own_place) == at_fault.end();
+      step, difference_between(names, kinds, hashes, mesh().ranks_along(Axis::data), &at_fault));
+  const bool innocent = !at_fault.empty() && std::ranges::find(at_fault, rank()) == at_fault.end();
   if (innocent) throw_error<CommError>("{}", text);
   throw_error<DeviceError>("{}", text);
 }
 
 std::string difference_between(std::span<const std::string> names, std::span<const int64_t> kinds,
-                               std::span<const std::vector<int64_t>> hashes, std::vector<int>* at_fault) {
-  std::map<int64_t, std::vector<int>> alike;  // ranks of each kind
-  for (size_t rank = 0; rank < kinds.size(); ++rank) alike[kinds[rank]].push_back(static_cast<int>(rank));
+                               std::span<const std::vector<int64_t>> hashes, std::span<const int> numbers,
+                               std::vector<int>* at_fault) {
+  std::map<int64_t, std::vector<size_t>> alike;  // places of each kind
+  for (size_t place = 0; place < kinds.size(); ++place) alike[kinds[place]].push_back(place);
   for (size_t value = 0; value < names.size(); ++value)
-    for (const auto& [kind, ranks] : alike) {
-      std::map<int64_t, std::vector<int>> by_hash;
-      for (int rank : ranks) by_hash[hashes[static_cast<size_t>(rank)][value]].push_back(rank);
+    for (const auto& [kind, places] : alike) {
+      std::map<int64_t, std::vector<int>> by_hash;  // ranks
+      for (size_t place : places) by_hash[hashes[place][value]].push_back(numbers[place]);
       if (by_hash.size() == 1) continue;
       auto most = std::ranges::max_element(by_hash, {}, [](const auto& one) { return one.second.size(); });
       std::vector<int> others;
-      for (int rank : ranks)
-        if (std::ranges::find(most->second, rank) == most->second.end()) others.push_back(rank);
-      const bool majority = 2 * most->second.size() > ranks.size();
+      for (size_t place : places)
+        if (std::ranges::find(most->second, numbers[place]) == most->second.end()) others.push_back(numbers[place]);
+      const bool majority = 2 * most->second.size() > places.size();
       if (majority && at_fault != nullptr) *at_fault = others;
       return fmt::format("{} {} {} in {}", ranks_text(others), majority ? "differs from" : "and",
                          majority ? ranks_text(most->second) : ranks_text(most->second) + " differ", names[value]);

@@ -24,8 +24,8 @@
 
 namespace bonfire::fleet {
 
-// What is the same on all ranks: the model's parameters, then the optimizer's state. Running statistics are not, and of
-// slices each rank has another.
+// What is the same on all ranks along the data axis: the model's parameters, then the optimizer's state, of both what
+// is stored here. Running statistics are not.
 nn::StateDict replicated(const nn::Module& model, const optim::Optimizer& optimizer);
 
 class ReplicaCheck {
@@ -52,9 +52,10 @@ class ReplicaCheck {
   std::vector<Tensor> hashes_;  // i64, for each of places_; empty: none are awaited
 };
 
-// What differs, in words; empty: nothing. For each rank: its kind, and the hashes of the values [name]. `at_fault`
-// becomes those ranks that differ from most of their kind.
+// What differs, in words; empty: nothing. For each rank: its kind, the hashes of the values [name], and its number in
+// the job. `at_fault` becomes those ranks that differ from most of their kind.
 std::string difference_between(std::span<const std::string> names, std::span<const int64_t> kinds,
-                               std::span<const std::vector<int64_t>> hashes, std::vector<int>* at_fault = nullptr);
+                               std::span<const std::vector<int64_t>> hashes, std::span<const int> numbers,
+                               std::vector<int>* at_fault = nullptr);
 
 }  // namespace bonfire::fleet

@@ -1,10 +1,20 @@
 // How gradients are reduced: nccl_comm_num and use_hierarchical_allreduce, and where they lie meanwhile. What is merged
 // is an option of a pass (pass_options.cpp).
+#include "bonfire/base/error.h"
+#include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/job.h"
 
 namespace bonfire::fleet {
 
 namespace {
+
+// Where ranks differ along other axes, too, it is refused: group_by_hosts().
+void apply_reduction(const Applied& to, std::unique_ptr<StrategyPart>& /*kept*/) {
+  if (to.strategy.use_hierarchical_allreduce && to.job.group && !to.job.has_replicas() && to.job.group->size() > 1)
+    throw_error<ConfigError>(
+        "[strategy] use_hierarchical_allreduce has no effect without data parallel, and this job is {}; leave it out",
+        to_string(mesh()));
+}
 
 void compare_reduction(const Applied& to, comm::Settings& settings) {
   settings.emplace_back("nccl_comm_num", print(to.context.options.communicators));
@@ -27,7 +37,10 @@ void check_reduction(const DistributedStrategy& strategy) {
 }  // namespace
 
 extern const StrategyKind reduction;
-const StrategyKind reduction{
-    .name = "reduction", .check = check_reduction, .compare = compare_reduction, .meet = meet_reduction};
+const StrategyKind reduction{.name = "reduction",
+                             .check = check_reduction,
+                             .apply = apply_reduction,
+                             .compare = compare_reduction,
+                             .meet = meet_reduction};
 
 }  // namespace bonfire::fleet
