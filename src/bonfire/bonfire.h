@@ -74,6 +74,7 @@
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/gather.h"
+#include "bonfire/parallel/pipeline/pipeline.h"
 #include "bonfire/parallel/placement.h"
 #include "bonfire/parallel/sampler.h"
 #include "bonfire/runtime/cache_statistics.h"

@@ -16,7 +16,7 @@
 namespace bonfire::accumulation_test {
 namespace {
 
-constexpr int64_t kBatch = 24, kFeatures = 6, kUpdates = 5;
+constexpr int64_t kBatch = 48, kFeatures = 6, kUpdates = 5;
 
 struct Loop {
   bool compiled = false;
@@ -96,7 +96,7 @@ TEST(Accumulation, OfSmallBatchesIsOneLargeOne) {
 
 TEST(Accumulation, OnTwoRanksIsOneLargeBatch) {
   for (const Loop& loop : every_loop())
-    for (int64_t batches : {2, 3}) {
+    for (int64_t batches : {2, 3, 4, 8}) {
       const std::vector<float> expected = alone(1, loop, 1);
       std::vector<std::shared_ptr<comm::Group>> groups = comm::local_groups(2);
       std::vector<std::vector<float>> found(2);

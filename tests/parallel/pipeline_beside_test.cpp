@@ -3,11 +3,15 @@
 #include <cstdlib>
 
 #include "tests/parallel/in_stages.h"
+#include "tests/parallel/on_mesh.h"
 
 namespace bonfire::pipeline_beside_test {
 namespace {
 
 using namespace in_stages;
+using namespace pipeline;
+using bonfire::testing::errors_on_mesh;
+using bonfire::testing::on_mesh;
 using Cut = std::vector<std::string>;
 
 // --- mixed precision -------------------------------------------------------------------------------------------------
@@ -244,6 +248,84 @@ TEST(PipelineBeside, SaysThatItReducesByItself) {
   });
   for (const std::string& error : errors)
     EXPECT_NE(error.find("a fleet::WithoutReduction asks it not to"), std::string::npos) << error;
+}
+
+// --- what shapes a step beside its inputs ----------------------------------------------------------------------------
+
+// Two stages of a net with dropout and batch norm, as a program writes them.
+class InTwoStages {
+ public:
+  explicit InTwoStages(Device device)
+      : device_(device),
+        net_({nn::Linear({.in = 4, .out = 4}), nn::BatchNorm1d({.channels = 4}), nn::Dropout(0.5),
+              nn::Linear({.in = 4, .out = 4})}) {
+    net_.to(device);
+    optimizer_.emplace(net_.parameters(), optim::SGDOptions{.lr = 0.1});
+    pipeline_.emplace(
+        net_, *optimizer_,
+        [this](std::span<const Tensor> batch) -> std::vector<Tensor> {
+          return {mean(square(net_(batch[0]) - batch[0]))};
+        },
+        PipelineOptions{.micro_batches = 2, .cut = {{"3"}}});
+  }
+
+  double train() {
+    std::vector<float> numbers(32);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i * 7 % 11) - 5;
+    const Tensor losses = pipeline_->train({{Tensor::from<float>(numbers, {8, 4}, device_)}})[0];
+    const std::vector<double> both = losses.to_vector<double>();
+    return both[0] + both[1];
+  }
+  nn::Sequential& net() { return net_; }
+
+ private:
+  Device device_;
+  nn::Sequential net_;
+  std::optional<optim::SGD> optimizer_;
+  std::optional<Pipeline> pipeline_;
+};
+
+TEST(PipelineBeside, AModuleInAnotherModeIsAnotherStep) {
+  std::array<std::vector<double>, 2> losses;
+  on_mesh(2, {.pipeline = 2}, [&](Device device) {
+    manual_seed(3);
+    InTwoStages stages(device);
+    std::vector<double>& own = losses[static_cast<size_t>(device.index)];
+    stages.train();
+    const Variable seen = stages.net()[1].state_dict().back().variable;  // of batches
+    stages.net().eval();
+    // Without dropout and with fixed statistics nothing is drawn: as far as weights are the same, losses are.
+    own = {stages.train()};
+    const std::vector<std::byte> before = device.index == 0 ? seen.save() : std::vector<std::byte>();
+    own.push_back(stages.train());
+    if (device.index == 0) {
+      EXPECT_EQ(seen.save(), before);
+    }
+    stages.net().train();
+    own.push_back(stages.train());
+    if (device.index == 0) {
+      EXPECT_NE(seen.save(), before);
+    }
+  });
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_LT(losses[0][1], losses[0][0]) << "a step down";
+  EXPECT_GT(losses[0][2], losses[0][1]) << "dropout again";
+}
+
+TEST(PipelineBeside, ParametersThatAreFrozenLaterAskForAnotherPipeline) {
+  const std::vector<std::string> errors = errors_on_mesh(2, {.pipeline = 2}, [](Device device) {
+    InTwoStages stages(device);
+    stages.train();
+    stages.net()[3].set_requires_grad(false);
+    stages.train();
+  });
+  // Who is second may hear of it from the first.
+  const bool is_told = std::ranges::any_of(errors, [](const std::string& error) {
+    return error.find("3.weight gets no longer a gradient, unlike when the stages were cut; make a new Pipeline") !=
+           std::string::npos;
+  });
+  EXPECT_TRUE(is_told) << errors[0] << errors[1];
+  for (const std::string& error : errors) EXPECT_NE(error, "");
 }
 
 }  // namespace

@@ -181,6 +181,12 @@ GPT2LMHeadModel::GPT2LMHeadModel(const GPT2Options& options) : Callable("GPT2LMH
   const Transformer transformer = register_module("transformer", Transformer(checked(options)));
   const nn::Linear lm_head = register_module("lm_head", nn::Linear(transformer.wte.weight, {}));
   parts_ = std::make_shared<const Parts>(Parts{options, transformer, lm_head});
+  // Heads, and features between the two layers of a block. Weights are [in, out]; query, key and value are packed.
+  set_splits({{"*.c_attn.weight", 1, 3},
+              {"*.c_attn.bias", 0, 3},
+              {"*.c_fc.weight", 1},
+              {"*.c_fc.bias", 0},
+              {"*.c_proj.weight", 0}});
 }
 
 Tensor GPT2LMHeadModel::head(const Tensor& states) const {

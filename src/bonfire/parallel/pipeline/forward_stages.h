@@ -5,13 +5,20 @@
 // {"features.10", "classifier"} makes three stages. What a module computes belongs to its stage; nodes without a module
 // (a flatten between two of them, the loss) follow the data, to the last stage that they read from.
 
+#include <functional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "bonfire/graph/graph.h"
+#include "bonfire/graph/tensor.h"
 
 namespace bonfire::pipeline {
+
+// Traces a micro-batch: from its rows of each input to the loss, a scalar, and other results. Nothing may be read in
+// it.
+using Forward = std::function<std::vector<Tensor>(std::span<const Tensor> inputs)>;
 
 struct CutOptions {
   int stages = 1;

@@ -12,10 +12,12 @@
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/optimizer_update.h"
 #include "bonfire/ops/shape_ops.h"
+#include "bonfire/parallel/compared.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/job.h"
 #include "bonfire/parallel/pipeline/saying_where.h"
-#include "bonfire/runtime/compile.h"
+#include "bonfire/parallel/pipeline/stage_runner.h"
+#include "bonfire/runtime/plan_of_step.h"
 
 namespace bonfire::pipeline {
 namespace {
@@ -140,6 +142,7 @@ struct Pipeline::State {
                         {"pipeline.micro_batches", std::to_string(options.micro_batches)},
                         {"pipeline.chunks", std::to_string(options.chunks)},
                         {"pipeline.cut", fmt::format("{}", fmt::join(runner.cut()->firsts(), ", "))}});
+    comm::require_same(fleet::group(), "pipeline", fleet::compared_of(model, fleet::Slices::may_differ));
   }
 
   // A stage that reads a parameter, and has no part in its gradient, would never hear of an update.
@@ -318,7 +321,25 @@ std::vector<Tensor> Pipeline::train(std::span<const Tensor> batch, std::span<con
   return or_tell([&] { return state_->train(batch, weights); });
 }
 
+PlannedPrograms Pipeline::plan(std::span<const TensorSpec> batch) {
+  prepare(batch);
+  PlannedPrograms planned = state_->runner.plan(batch);
+  std::vector<TensorSpec> received;
+  for (const SharedGradient& one : state_->runner.shared_gradients())
+    received.resize(received.size() + one.ranks.size() - 1, one.gradient.stored_spec());
+  planned.programs.push_back(
+      {"U", runtime::plan_of_step([this](std::span<const Tensor> inputs) { return state_->trace_update(inputs); },
+                                  received)});
+  return planned;
+}
+
 std::vector<int64_t> Pipeline::rows_of(int64_t batch) const { return state_->runner.rows_of(batch); }
+Schedule Pipeline::schedule() const {
+  return make_schedule({.kind = state_->options.schedule,
+                        .stages = fleet::mesh().size(Axis::pipeline),
+                        .micro_batches = static_cast<int>(state_->options.micro_batches),
+                        .chunks = state_->options.chunks});
+}
 int Pipeline::rank() const { return state_->rank; }
 std::string Pipeline::name() const { return state_->runner.name(); }
 const std::shared_ptr<const ForwardStages>& Pipeline::cut() const { return state_->runner.cut(); }

@@ -27,9 +27,18 @@
 
 #include "bonfire/nn/module.h"
 #include "bonfire/optim/optimizer.h"
-#include "bonfire/parallel/pipeline/stage_runner.h"
+#include "bonfire/parallel/pipeline/balanced_cut.h"
+#include "bonfire/parallel/pipeline/forward_stages.h"
+#include "bonfire/parallel/pipeline/schedule.h"
+#include "bonfire/parallel/pipeline/simulator.h"
+
+namespace bonfire::passes {
+struct Gathered;  // passes/shard.h
+}  // namespace bonfire::passes
 
 namespace bonfire::pipeline {
+
+struct PlannedPrograms;  // stage_runner.h
 
 struct PipelineOptions {
   int64_t micro_batches = 1;
@@ -52,13 +61,17 @@ class Pipeline {
   // collective call. The model must be in train mode, here and in train().
   void prepare(std::span<const TensorSpec> batch);
 
+  // What train() would run for such a batch: F, B, W and the update. Nothing runs.
+  PlannedPrograms plan(std::span<const TensorSpec> batch);
+
   // One step on a batch, which all stages have. weights: what the gradient of each micro-batch counts; none: its share
   // of the rows. Gives each result of all micro-batches, f64 [micro-batches], on all stages; scalars alone.
   std::vector<Tensor> train(std::span<const Tensor> batch, std::span<const double> weights = {});
   std::vector<int64_t> rows_of(int64_t batch) const;  // of each micro-batch of so many rows
 
-  int rank() const;          // along the pipeline axis: the first of its stages
-  std::string name() const;  // "stage 1 of 2"; where a rank has several: "rank 1 of 2 (stages 1, 3 of 4)"
+  Schedule schedule() const;  // of a batch with all its micro-batches
+  int rank() const;           // along the pipeline axis: the first of its stages
+  std::string name() const;   // "stage 1 of 2"; where a rank has several: "rank 1 of 2 (stages 1, 3 of 4)"
   const std::shared_ptr<const ForwardStages>& cut() const;  // null before prepare()
   const std::optional<BalancedCut>& balanced() const;       // why it is cut there; empty: that was said
   bool holds(const Variable& variable) const;               // whether this rank uses it

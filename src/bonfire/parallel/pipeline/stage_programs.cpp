@@ -79,10 +79,13 @@ Buffer& StagePrograms::slot(int value, int slot) {
   std::vector<Buffer>& buffers = slots_[static_cast<size_t>(value)];
   if (buffers.size() <= static_cast<size_t>(slot)) buffers.resize(static_cast<size_t>(slot) + 1);
   Buffer& buffer = buffers[static_cast<size_t>(slot)];
-  const TensorSpec& spec = step_.values[static_cast<size_t>(value)].spec;
-  const size_t bytes = bytes_of(spec.shape, spec.dtype, *layouts_[static_cast<size_t>(value)]);
-  if (!buffer) buffer = {std::make_shared<Storage>(spec.device, std::max<size_t>(1, bytes))};
+  if (!buffer) buffer = {std::make_shared<Storage>(this->value(value).spec.device, bytes_of_slot(value))};
   return buffer;
+}
+
+size_t StagePrograms::bytes_of_slot(int value) const {
+  const TensorSpec& spec = this->value(value).spec;
+  return std::max<size_t>(1, bytes_of(spec.shape, spec.dtype, *layouts_[static_cast<size_t>(value)]));
 }
 
 size_t StagePrograms::slot_bytes() const {

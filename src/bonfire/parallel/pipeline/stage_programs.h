@@ -43,7 +43,8 @@ class StagePrograms {
 
   // One address each for as long as this lives.
   Buffer& slot(int value, int slot);
-  size_t slot_bytes() const;  // of those that have been used so far
+  size_t bytes_of_slot(int value) const;  // of one
+  size_t slot_bytes() const;              // of those that have been used so far
 
  private:
   void plan(PlannedProgram& made, ProgramGraph& graph, const std::vector<Value>& leaves);

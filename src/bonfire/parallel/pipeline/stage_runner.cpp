@@ -10,29 +10,26 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/agreement.h"
 #include "bonfire/comm/same_settings.h"
-#include "bonfire/graph/trace.h"
-#include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/shape_ops.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/pipeline/cut_stages.h"
+#include "bonfire/parallel/pipeline/micro_batch_trace.h"
 #include "bonfire/parallel/pipeline/receiver.h"
 #include "bonfire/parallel/pipeline/saying_where.h"
 #include "bonfire/parallel/pipeline/stage_programs.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/profile.h"
 #include "bonfire/runtime/submit.h"
 
 namespace bonfire::pipeline {
 namespace {
 
-// The step for micro-batches of certain shapes.
-struct Signature {
-  std::vector<TensorSpec> inputs, results;
-  base::Hash128 options;           // of its passes
-  std::vector<Value> leaves;       // of the traced step
-  std::vector<int> input_of_leaf;  // which input a leaf stands for, or -1
+// What this rank does of the step for micro-batches of certain shapes.
+struct Signature : MicroBatchTrace {
   std::vector<bool> reads_input;   // [inputs]
   std::vector<int> result_ranks;   // [results]
   std::vector<StagePrograms> own;  // [chunks]: this rank's stages
+  uint64_t last_run = 0;
 
   StagePrograms& stage_of(const Item& item) { return own[static_cast<size_t>(item.chunk)]; }
 };
@@ -42,16 +39,6 @@ struct UnderWay {
   std::vector<Tensor> values;  // [values]
   int activations = -1, gradients = -1;
 };
-
-// A leaf for whatever version the variable has when a program is submitted.
-Value newest_version(const Value& leaf) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::variable;
-  node->variable = leaf.node->variable;
-  node->version = Node::kAnyVersion;
-  node->outputs.emplace_back(leaf.spec());
-  return {std::move(node), 0};
-}
 
 TensorSpec with_rows(TensorSpec spec, int64_t rows) {
   if (spec.shape.rank() == 0) throw_error<ShapeError>("[pipeline] an input of the step is a scalar, expected rows");
@@ -63,14 +50,6 @@ bool is_part(Work work) { return work == Work::forward || work == Work::backward
 
 Part part_of(Work work) {
   return work == Work::forward ? Part::forward : work == Work::backward ? Part::backward : Part::weights;
-}
-
-base::Hash128 hash_of_options() {
-  base::Hash128 hash;
-  StepOptions options = StepContext::current().options;
-  options.stand_ins &= options.sync_batch_norm;  // which alone looks at it
-  options.mix_into(hash);
-  return hash;
 }
 
 }  // namespace
@@ -87,7 +66,9 @@ struct StageRunner::State {
   std::map<const VariableState*, std::vector<int>> holders = {};
   std::vector<SharedGradient> shared = {};
   std::vector<passes::Gathered> gathered = {};
-  std::vector<Variable> written = {};  // parameters whose gradients this rank writes
+  std::map<const VariableState*, Variable> gradients = {};  // of all stages: the parameters that have them
+  std::vector<Variable> written = {};                       // parameters whose gradients this rank writes
+  uint64_t runs = 0;
   std::vector<Edge> edges = {};
   std::map<int, std::unique_ptr<Schedule>> schedules = {};                       // by micro-batches
   std::map<int, std::unique_ptr<Receiver>> receivers = {};                       // by peer
@@ -107,59 +88,24 @@ struct StageRunner::State {
   // --- tracing and cutting -----------------------------------------------------------------------------------------
 
   Signature& signature_of(const std::vector<TensorSpec>& inputs) {
-    const base::Hash128 passes = hash_of_options();
-    for (auto& known : signatures)
-      if (known->inputs == inputs && known->options == passes) return *known;
-    signatures.push_back(trace(inputs));
+    for (auto& known : signatures) {
+      if (!known->fits(inputs)) continue;
+      known->last_run = runs;
+      return *known;
+    }
+    auto made = std::make_unique<Signature>();
+    std::unique_ptr<Graph> graph;
+    static_cast<MicroBatchTrace&>(*made) =
+        trace_micro_batch(forward, inputs, options.trains ? &weight : nullptr, graph);
+    made->last_run = runs;
+    cut(*graph, *made);
+    signatures.push_back(std::move(made));
     return *signatures.back();
   }
 
-  std::unique_ptr<Signature> trace(const std::vector<TensorSpec>& inputs) {
-    auto made = std::make_unique<Signature>();
-    made->inputs = inputs;
-    made->options = hash_of_options();
-    std::vector<Tensor> placeholders;
-    for (const TensorSpec& spec : inputs) placeholders.push_back(placeholder_of(spec));
-    Trace trace;
-    trace.compiling = true;
-    TraceScope scope(trace);
-    StepRecord states;  // of the host: what tracing changes is put back
-    std::vector<Tensor> results;
-    try {
-      StepRecording recording(states);
-      // Whether a program adds to gradients is known when it runs.
-      for (const Variable& parameter : written) parameter.state().gradient_is_clear = true;
-      results = forward(placeholders);
-      if (results.empty() || !results[0].defined())
-        throw_error<ConfigError>("[pipeline] the forward function has returned no loss");
-      if (options.trains) (results[0] * weight).backward();
-      states.undo();
-    } catch (...) {
-      states.undo();
-      throw;
-    }
-    std::vector<Value> live;
-    for (const Tensor& result : results) {
-      live.push_back(result.value());
-      made->results.push_back(result.spec());
-    }
-    const std::unique_ptr<Graph> graph = Graph::from_trace(trace, live);
-    for (const Value& leaf : trace.leaves()) {
-      int argument = -1;
-      for (size_t i = 0; i < placeholders.size(); ++i)
-        if (leaf == placeholders[i].value()) argument = static_cast<int>(i);
-      made->leaves.push_back(leaf.node->leaf == LeafKind::variable ? newest_version(leaf) : leaf);
-      made->input_of_leaf.push_back(argument);
-    }
-    results.clear();
-    live.clear();
-    for (const NodePtr& node : trace.nodes()) {
-      node->committed = true;
-      node->inputs.clear();
-    }
-    trace.clear();
-    cut(*graph, *made);
-    return made;
+  // Shapes that no longer come must not fill the memory.
+  void drop_unused() {
+    std::erase_if(signatures, [&](const auto& one) { return one->last_run + runtime::kDropAfter < runs; });
   }
 
   void cut(Graph& graph, Signature& made) {
@@ -187,7 +133,10 @@ struct StageRunner::State {
           if (source.leaf >= 0 && made.input_of_leaf[static_cast<size_t>(source.leaf)] >= 0)
             made.reads_input[static_cast<size_t>(made.input_of_leaf[static_cast<size_t>(source.leaf)])] = true;
     }
-    if (!where) take_first_cut(step, forward_stages, made);
+    if (!where)
+      take_first_cut(step, forward_stages, made);
+    else
+      require_gradients_as_cut(made);
   }
 
   // Where nobody has said where to cut, all ranks of the job cut as the first one found best.
@@ -202,6 +151,30 @@ struct StageRunner::State {
     return balanced->firsts;
   }
 
+  // Which parameters have gradients in the step.
+  static std::map<const VariableState*, Variable> gradients_in(const Signature& made) {
+    std::map<const VariableState*, Variable> parameters, found;  // by the gradient
+    for (const Value& leaf : made.leaves)
+      if (leaf.node->variable && leaf.node->variable->gradient)
+        parameters[leaf.node->variable->gradient.get()] = Variable(leaf.node->variable);
+    for (const Value& leaf : made.leaves)
+      if (auto parameter = parameters.find(leaf.node->variable.get()); parameter != parameters.end())
+        found.insert(*parameter);
+    return found;
+  }
+
+  // Memory, updates and what ranks share were settled for the parameters that had gradients then.
+  void require_gradients_as_cut(const Signature& made) const {
+    const std::map<const VariableState*, Variable> now = gradients_in(made);
+    for (const auto* from : {&now, &gradients})
+      for (const auto& [gradient, parameter] : *from)
+        if (!(from == &now ? gradients : now).contains(gradient))
+          throw_error<GraphError>(
+              "[pipeline] {} {} a gradient, unlike when the stages were cut; make a new Pipeline after parameters were "
+              "frozen or freed",
+              parameter.name(), from == &now ? "gets" : "gets no longer");
+  }
+
   // What is the same for every signature.
   void take_first_cut(const CutStep& step, std::shared_ptr<const ForwardStages> forward_stages, const Signature& made) {
     where = std::move(forward_stages);
@@ -209,14 +182,11 @@ struct StageRunner::State {
     for (const auto& [leaf, of] : step.holders)
       if (const auto& variable = made.leaves[static_cast<size_t>(leaf)].node->variable)
         holders[variable.get()] = ranks_with(of);
-    std::map<const VariableState*, Variable> gradient_of;
-    for (const Value& leaf : made.leaves)
-      if (leaf.node->variable && leaf.node->variable->gradient)
-        gradient_of[leaf.node->variable->gradient.get()] = Variable(leaf.node->variable);
+    gradients = gradients_in(made);
     for (size_t leaf = 0; leaf < made.leaves.size(); ++leaf) {
       const auto& variable = made.leaves[leaf].node->variable;
-      auto parameter = gradient_of.find(variable.get());
-      if (!variable || parameter == gradient_of.end()) continue;
+      auto parameter = gradients.find(variable.get());
+      if (!variable || parameter == gradients.end()) continue;
       const std::vector<int> of = holders.contains(variable.get()) ? holders.at(variable.get()) : std::vector<int>{};
       if (!has(of)) continue;
       written.push_back(parameter->second);
@@ -259,7 +229,7 @@ struct StageRunner::State {
     if (ranks == 1) return;
     const std::string key =
         fmt::format("{} micro-batches of {}, the last of {}, passes {}", of.size(), to_string(of.front()->inputs[0]),
-                    to_string(of.back()->inputs[0]), of.front()->options.low);
+                    to_string(of.back()->inputs[0]), of.front()->surroundings.low);
     if (!agreed.insert(key).second) return;
     comm::Group& group = fleet::group(Axis::pipeline);
     comm::require_same(group, "pipeline",
@@ -401,6 +371,8 @@ struct StageRunner::State {
 
   Results run(std::span<const Tensor> batch, std::span<const double> weights, const std::vector<int64_t>& counts,
               bool adds_up) {
+    ++runs;
+    drop_unused();
     std::vector<Signature*> of;
     for (int64_t count : counts) {
       std::vector<TensorSpec> specs;
@@ -437,6 +409,38 @@ struct StageRunner::State {
     random.step = first_step + of.size();
     for (const Variable& parameter : written) parameter.state().gradient_is_clear = !options.trains;
     return results;
+  }
+
+  PlannedPrograms plan(std::span<const TensorSpec> batch, const std::vector<int64_t>& counts) {
+    std::vector<Signature*> of;
+    for (int64_t count : counts) {
+      std::vector<TensorSpec> specs;
+      for (const TensorSpec& spec : batch) specs.push_back(with_rows(spec, count));
+      of.push_back(&signature_of(specs));
+    }
+    PlannedPrograms planned;
+    std::set<const runtime::Plan*> known;
+    std::set<std::tuple<const StagePrograms*, int, int>> slots;  // stage, value, slot
+    for (const Item& item : schedule_for(static_cast<int>(of.size())).ranks[static_cast<size_t>(rank)]) {
+      if (item.micro_batch < 0 || !does(item)) continue;
+      Signature& signature = *of[static_cast<size_t>(item.micro_batch)];
+      StagePrograms& stage = signature.stage_of(item);
+      if (item.work == Work::receive)
+        for (const MessageOf& one : stage.step().messages)
+          if (one.value >= 0 && one.from == item.other && one.phase == item.phase)
+            slots.emplace(&stage, one.value, item.slot);
+      if (!is_part(item.work)) continue;
+      const PlannedProgram& program =
+          stage.program(part_of(item.work), item.micro_batch > 0, signature.leaves, ranks > 1);
+      for (int value : program.outputs)
+        if (!stage.is_result(value)) slots.emplace(&stage, value, item.slot);
+      if (program.plan != nullptr && known.insert(program.plan.get()).second)
+        planned.programs.push_back(
+            {fmt::format("{} of stage {}", "FBW"[static_cast<size_t>(part_of(item.work))], item.chunk * ranks + rank),
+             program.plan});
+    }
+    for (const auto& [stage, value, slot] : slots) planned.slot_bytes += stage->bytes_of_slot(value);
+    return planned;
   }
 
   bool is_last(const Item& item) const {
@@ -508,6 +512,11 @@ StageRunner::Results StageRunner::run(std::span<const Tensor> batch, std::span<c
   const std::vector<int64_t> counts = rows_of(specs[0].shape[0]);
   BONFIRE_CHECK(weights.empty() || weights.size() == counts.size());
   return state_->run(batch, weights, counts, adds_up);
+}
+
+PlannedPrograms StageRunner::plan(std::span<const TensorSpec> batch) {
+  prepare(batch);
+  return state_->plan(batch, rows_of(batch[0].shape[0]));
 }
 
 Tensor StageRunner::receive(const TensorSpec& spec, int from, int64_t tag, const std::string& what) {

@@ -10,7 +10,6 @@
 // A batch is cut into micro-batches of one size; the last one of a last batch may be smaller. That is another
 // signature, traced and planned for itself.
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,12 +24,9 @@
 #include "bonfire/parallel/pipeline/schedule.h"
 #include "bonfire/parallel/pipeline/simulator.h"
 #include "bonfire/passes/shard.h"
+#include "bonfire/runtime/plan.h"
 
 namespace bonfire::pipeline {
-
-// Traces a micro-batch: from its rows of each input to the loss, a scalar, and other results. Nothing may be read in
-// it.
-using Forward = std::function<std::vector<Tensor>(std::span<const Tensor> inputs)>;
 
 struct RunnerOptions {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
@@ -39,6 +35,16 @@ struct RunnerOptions {
   std::optional<std::vector<std::string>> cut = {};         // empty: balanced
   std::shared_ptr<const ForwardStages> cut_like = nullptr;  // instead: where another runner has the modules
   bool trains = true;                                       // else only F, of the whole batch at once
+};
+
+// The programs of a rank, and the bytes of all slots that a schedule takes.
+struct PlannedPrograms {
+  struct One {
+    std::string name;
+    std::shared_ptr<const runtime::Plan> plan;
+  };
+  std::vector<One> programs;
+  size_t slot_bytes = 0;
 };
 
 // A gradient that several ranks have parts of.
@@ -79,6 +85,9 @@ class StageRunner {
   // multiplied by. Where it trains, the gradients of this rank's parameters are written and not clear afterwards;
   // adds_up: added to those that are there.
   Results run(std::span<const Tensor> batch, std::span<const double> weights, bool adds_up = false);
+
+  // Plans everything that run() would for such a batch, and runs nothing.
+  PlannedPrograms plan(std::span<const TensorSpec> batch);
 
   // A message that this rank receives from another after those of the last run(), as a tensor that is awaited when it
   // is read.
