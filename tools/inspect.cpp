@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "bonfire/base/error.h"
@@ -11,6 +12,7 @@
 #include "bonfire/train/report/shards_table.h"
 #include "bonfire/train/report/stages_table.h"
 #include "bonfire/train/report/step_profile.h"
+#include "bonfire/train/trainer.h"
 #include "tools/command.h"
 
 namespace bonfire::tools {
@@ -54,6 +56,16 @@ std::string schedule_of(const InspectWanted& wanted) {
   return wanted.items ? pipeline::items_of(table) : pipeline::to_string(table);
 }
 
+// Of a model the settings say what it is.
+void require_no_schedule_of_its_own(const InspectWanted& wanted) {
+  const InspectWanted usual;
+  if (wanted.stages != usual.stages || wanted.micro_batches != usual.micro_batches || wanted.chunks != usual.chunks ||
+      wanted.schedule != usual.schedule || wanted.items)
+    throw_error<ConfigError>(
+        "[inspect] --stages, --micro-batches, --chunks, --schedule and --items are of a schedule without a model; with "
+        "settings say mesh.pipeline=, pipeline.micro_batches=, pipeline.chunks= and pipeline.schedule=");
+}
+
 train::Description description_of(const InspectWanted& wanted) {
   if (wanted.subject == "samples") {
     if (wanted.settings.size() != 1)
@@ -64,15 +76,23 @@ train::Description description_of(const InspectWanted& wanted) {
     const train::Config config = config_of(wanted.settings);
     return {train::shards_table(subject_of(config, config.batch_size), config)};
   }
+  if (wanted.subject == "memory") {
+    setenv("BONFIRE_TUNE", "cached", 0);  // nothing is run, kernels neither
+    std::string text;
+    for (const train::StepMemory& one : train::Trainer(config_of(wanted.settings)).memory())
+      text += (text.empty() ? "" : "\n") + train::to_string(one);
+    return {text};
+  }
   if (wanted.subject == "schedule") {
     if (wanted.settings.empty()) return {schedule_of(wanted)};
+    require_no_schedule_of_its_own(wanted);
     const train::Config config = config_of(wanted.settings);
     return {train::stages_table(subject_of(config, train::rows_of_micro_batch(config)), config)};
   }
   if (wanted.subject != "model" && wanted.subject != "graph" && wanted.subject != "plan") {
     if (!wanted.settings.empty())
-      throw_error<ConfigError>("[inspect] settings go with model, graph, plan, shards and schedule, not with '{}'",
-                               wanted.subject);
+      throw_error<ConfigError>(
+          "[inspect] settings go with model, graph, plan, shards, memory and schedule, not with '{}'", wanted.subject);
     return train::describe(wanted.subject);
   }
   train::Config config = train::default_config(wanted.settings);
@@ -108,15 +128,16 @@ void add_inspect(Command program) {
       "bonfire inspect graph model=lenet --dot | dot -Tsvg     the compiled training step, for Graphviz\n"
       "bonfire inspect plan model=resnet18_small batch_size=64 each node: kernel, layout, time, GFLOP/s, share\n"
       "bonfire inspect shards model=bert_mini mesh.tensor=2    what each of two ranks holds, and what they gather\n"
+      "bonfire inspect memory model=resnet18 batch_size=128    what a step of a run needs, without running it\n"
       "bonfire inspect schedule --stages 4 --micro-batches 8   which stage of a pipeline does what when\n"
       "bonfire inspect schedule model=vgg11 mesh.pipeline=2    where that model is cut, and by what");
   auto wanted = std::make_shared<InspectWanted>();
   command.argument("subject", wanted->subject,
                    "a run, a checkpoint, a safetensors file, a folder of data; or samples, model, graph, plan, shards, "
-                   "schedule");
+                   "memory, schedule");
   command.arguments("settings", wanted->settings,
-                    "of samples: the run; of model, graph, plan, shards and schedule: model=, batch_size=, "
-                    "strategy.use_amp= ...; shards and schedule: a YAML file first");
+                    "of samples: the run; of model, graph, plan, shards, memory and schedule: model=, batch_size=, "
+                    "strategy.use_amp= ...; shards, memory and schedule: a YAML file first");
   command.option("--dot", wanted->dot, "graph: as Graphviz reads it");
   command.option("--json", wanted->json, "plan: one JSON object");
   command.option("--steps", wanted->steps, "plan: steps to time (12)");

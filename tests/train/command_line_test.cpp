@@ -245,6 +245,8 @@ TEST(CommandLine, InspectShardsSaysWhatEachRankHoldsAndWhatTheyGather) {
   expect_mentions(shards({"model=bert_mini", "batch_size=1", "mesh.tensor=4"}),
                   {"\nbert.embeddings.word_embeddings.weight [30522, 256] whole: no equal parts [30522, 256]\n",
                    "\nbert.encoder.layer.0.attention.self.query.weight [256, 256] axis 0 [64, 256]\n"});
+  expect_mentions(shards({"model=gpt2", "batch_size=1", "mesh.tensor=2"}),
+                  {"attn.c_attn.weight [768, 2304] axis 1 in 3 blocks [768, 1152]\n"});
   // Of each of two layers 100 tokens' sums for 4 gates of 64 elements, in f32.
   expect_mentions(shards({"model=lstm_classifier", "batch_size=1", "mesh.tensor=2", "tensor.split.*weight_ih*=0/4"}),
                   {"\nlstm.weight_ih_l0 [256, 64] axis 0 in 4 blocks [128, 64]\n",
@@ -309,6 +311,17 @@ TEST(CommandLine, InspectScheduleOfAModelSaysWhereItIsCut) {
                            "\n1f1b, 2 stages, 8 micro-batches"});
 }
 
+// 235,146 numbers of 4 bytes; a batch is 64 images of 784 numbers and 64 labels of 8 bytes, three are under way.
+TEST(CommandLine, InspectMemorySaysWhatAStepNeeds) {
+  const std::string text = squeezed(output_of({"inspect", "memory", "model=mlp", "place=cpu", "optimizer=adam"}, 0));
+  expect_mentions(
+      text, {"cpu:0\n parameters and buffers 940.6 kB\n", "\n gradients 940.6 kB\n", "\n optimizer state 1.9 MB\n",
+             "\n temporaries ", "\n in all ", "\ntemporaries over the step\n", "matmul"});
+  const std::string parts =
+      squeezed(output_of({"inspect", "memory", "model=mlp", "place=cpu", "num_gpus=2", "mesh.tensor=2"}, 0));
+  expect_mentions(parts, {"cpu:0, rank 0 of tensor 2\n parameters and buffers 473.1 kB\n"});  // 118,282 of them
+}
+
 TEST(CommandLine, InspectRefusesShardsAndSchedulesThatCannotBe) {
   struct Refused {
     Words words;
@@ -327,6 +340,9 @@ TEST(CommandLine, InspectRefusesShardsAndSchedulesThatCannotBe) {
            {{"schedule", "--micro-batches", "0"}, "micro_batches is 0, expected at least 1"},
            {{"schedule", "--chunks", "2"}, "schedule 1f1b has one chunk on each rank, 2 were asked for"},
            {{"schedule", "--schedule", "1f2b"}, "there is no schedule '1f2b'; expected gpipe, 1f1b, zero_bubble"},
+           {{"schedule", "model=mlp", "mesh.pipeline=2", "--items"}, "are of a schedule without a model"},
+           {{"memory", "resume=auto"}, "give its config.yaml"},
+           {{"memory", "model=mlp", "place=cuda:7"}, "cuda:7"},
            {{"schedule", "model=mlp"}, "say how many: mesh.pipeline=2"},
            {{"schedule", "model=mlp", "mesh.pipeline=2", "pipeline.cut=[fc9]"}, "there are fc1, fc2, fc3"},
            {{"schedule", "model=mlp", "mesh.pipeline=2", "batch_size=4", "pipeline.micro_batches=8"},

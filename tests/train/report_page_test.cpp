@@ -180,6 +180,25 @@ TEST(ReportPage, HasCurvesPicturesTheMatrixAndNothingFromOutside) {
   EXPECT_EQ(html.find(" src=\"data:"), html.find(" src="));
 }
 
+TEST(ReportPage, DrawsTheScheduleOfStages) {
+  ScratchFolder folder;
+  const std::unique_ptr<Reporter> page = report_page();
+  RunBegins run{.folder = folder.path(), .model = "vgg11", .data = "digits", .place = "cpu:0"};
+  run.metrics = class_metrics(10);
+  run.schedule =
+      pipeline::make_schedule({.kind = pipeline::ScheduleKind::zero_bubble, .stages = 2, .micro_batches = 3});
+  page->begin(run);
+  page->evaluated({.epoch = 1, .step = 1, .loss = 1, .scores = scores(0.5, {}, 10)});
+  const std::string text = folder.get("report.html");
+  size_t bars = 0;
+  for (size_t at = text.find("<rect class=\"bar c"); at != std::string::npos;
+       at = text.find("<rect class=\"bar c", at + 1))
+    ++bars;
+  EXPECT_EQ(bars, 2U * 3 * 3);  // F, B and W of three micro-batches on two stages
+  for (const char* part : {"stage 0</text>", "stage 1</text>", ">F0<", ">B2<", ">W1<", "zero_bubble, 3 micro-batches"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+}
+
 TEST(ReportPage, OfTextHasNothingThatOnlyImagesHave) {
   ScratchFolder folder;
   auto log = metrics_log(), page = report_page();

@@ -223,6 +223,70 @@ TEST(Resume, BestScoresCountOnTheSameTestDataOnly) {
   EXPECT_TRUE(second.evaluations.at(0).best);
 }
 
+// Another share holds other images back, and another seed does.
+TEST(Resume, BestScoresCountOnTheSameImagesThatAreHeldBackOnly) {
+  ScratchFolder folder;
+  const Course first = run(settings(folder, {"validation_share=0.2", "epochs=2"}), 20);
+  ASSERT_TRUE(first.end.interrupted);
+  const std::string resume = "resume=" + first.begin.folder.string();
+  EXPECT_EQ(all_notes(run({resume}, 22)).find("of other test data"), std::string::npos);
+  for (const char* other : {"validation_share=0.4", "seed=7", "validation_share=0"}) {
+    ScratchFolder copy;
+    fs::copy(folder / "digits", copy / "digits", fs::copy_options::recursive);
+    fs::copy(folder / "runs", copy / "runs", fs::copy_options::recursive);
+    const Course second = run(
+        {"resume=" + (copy / "runs/1").string(), "data=" + (copy / "digits").string(), other, "resume_anyway=true"});
+    EXPECT_NE(all_notes(second).find("the scores so far are of other test data"), std::string::npos)
+        << other << ": " << all_notes(second);
+  }
+}
+
+// What was saved after the step that a run goes back to is not taken for newer than what comes now.
+TEST(Resume, GoingBackSetsWhatCameAfterAside) {
+  ScratchFolder folder;
+  const Course first = run(settings(folder, {"epochs=3", "save_freq=1", "keep_last=5"}));
+  const fs::path run_folder = first.begin.folder, early = run_folder / "checkpoints" / checkpoint_name(15),
+                 aside = run_folder / "set-aside-1";
+  const auto before = files_in(run_folder);
+  const Course back = run({"resume=" + early.string()}, 20);
+  ASSERT_TRUE(back.end.interrupted);
+  EXPECT_NE(all_notes(back).find("goes on from step 15: what was saved after it is in " + aside.string() + " now"),
+            std::string::npos)
+      << all_notes(back);
+  const auto after = files_in(run_folder);
+  for (const auto& [file, content] : before) {
+    const bool is_later =
+        file.starts_with("checkpoints/step-00000030/") || file.starts_with("checkpoints/step-00000045/");
+    if (!is_later) continue;
+    EXPECT_EQ(after.at("set-aside-1/" + file.substr(std::string("checkpoints/").size())), content) << file;
+  }
+  EXPECT_EQ(after.at("set-aside-1/best.safetensors"), before.at("best.safetensors"));
+  // The first evaluation is the best one of its time.
+  EXPECT_EQ(after.at("best.safetensors"), before.at("checkpoints/step-00000015/weights.safetensors"));
+  EXPECT_EQ(newest_checkpoint(run_folder / "checkpoints"), run_folder / "checkpoints" / checkpoint_name(20));
+
+  const Course rest = run({"resume=" + run_folder.string()});
+  EXPECT_EQ(rest.begin.first_step, 20);
+  EXPECT_EQ(rest.steps.back().step, 45);
+  EXPECT_EQ(rest.steps.back().loss, first.steps.back().loss);
+  EXPECT_EQ(rest.end.best_score, first.end.best_score);
+  EXPECT_EQ(files_in(run_folder).at("checkpoints/step-00000045/weights.safetensors"),
+            before.at("checkpoints/step-00000045/weights.safetensors"));
+  // What was set aside is whole.
+  const Course other = run({"resume=" + (aside / checkpoint_name(30)).string()}, 31);
+  EXPECT_EQ(other.begin.first_step, 30);
+}
+
+// Where there is nothing left to do at that step, nothing is changed.
+TEST(Resume, GoingBackToACompleteStepChangesNothing) {
+  ScratchFolder folder;
+  const Course first = run(settings(folder, {"epochs=2", "save_freq=1"}));
+  const auto before = files_in(first.begin.folder);
+  const fs::path early = first.begin.folder / "checkpoints" / checkpoint_name(15);
+  EXPECT_TRUE(run({"resume=" + early.string(), "epochs=1"}).end.was_complete);
+  EXPECT_EQ(files_in(first.begin.folder), before);
+}
+
 TEST(Resume, DataThatLiesElsewhereIsTheSame) {
   ScratchFolder folder;
   const Course first = run(settings(folder));
@@ -251,6 +315,23 @@ TEST(Resume, ACheckpointWithoutAFingerprintIsComparedBySettings) {
   EXPECT_ERROR(run({resume, "seed=7", "epochs=2"}), ConfigError, "seed was 1 and is 7");
   const Course second = run({resume, "epochs=2"});
   EXPECT_NE(all_notes(second).find("kept no fingerprint"), std::string::npos) << all_notes(second);
+}
+
+TEST(Resume, AnotherBuildIsSaid) {
+  ScratchFolder folder;
+  const Course first = run(settings(folder));
+  const fs::path checkpoint = first.end.checkpoint;
+  nlohmann::json state = nlohmann::json::parse(read_checkpoint_state(checkpoint));
+  const std::string version = state["fingerprint"]["version"];
+  EXPECT_NE(version.find(", build "), std::string::npos) << version;
+  state["fingerprint"]["version"] = "0.0.9, build 12345678";
+  std::ofstream(checkpoint / "state.json") << state.dump();
+  nlohmann::json manifest = nlohmann::json::parse(std::ifstream(checkpoint / "manifest.json"));
+  manifest["files"].erase("state.json");
+  std::ofstream(checkpoint / "manifest.json") << manifest.dump();
+  const Course second = run({"resume=" + first.begin.folder.string(), "epochs=2"});
+  EXPECT_NE(all_notes(second).find("saved by version 0.0.9, build 12345678, this is " + version), std::string::npos)
+      << all_notes(second);
 }
 
 TEST(Resume, AConfigurationThatWasEditedIsComparedWithTheCheckpoint) {

@@ -18,6 +18,7 @@
 
 #include "bonfire/train/config/config.h"
 #include "bonfire/train/report/reporter.h"
+#include "bonfire/train/report/step_memory.h"
 #include "bonfire/train/tasks/task.h"
 
 namespace bonfire::train {
@@ -53,6 +54,11 @@ class Trainer {
   EvaluationReport evaluate(const std::filesystem::path& weights);
   // The same of the program's own model, which then has these weights.
   EvaluationReport evaluate(const std::filesystem::path& weights, std::shared_ptr<const data::Dataset> samples);
+
+  // What a step of the run would need of memory, on each device of each rank that differs from others: of every stage
+  // the first rank along the other axes. Nothing of the run is made or begun; its ranks are threads of this process
+  // meanwhile.
+  std::vector<StepMemory> memory();
 
   // Ends the run after the step at hand: it is saved, and can be resumed. Safe in a signal handler.
   static void request_stop();

@@ -13,6 +13,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/log_file.h"
 #include "bonfire/base/private_file.h"
 #include "bonfire/comm/same_settings.h"
 #include "bonfire/nn/weights_checksum.h"
@@ -214,6 +215,31 @@ bool is_abandoned(const fs::path& file) {
 }
 
 }  // namespace
+
+std::vector<fs::path> checkpoints_after(const fs::path& folder, int64_t step) {
+  std::vector<fs::path> later;
+  for (const FoundCheckpoint& found : checkpoints_in(folder))
+    if (found.finished && found.step > step) later.push_back(found.path);
+  return later;
+}
+
+fs::path new_folder_aside(const fs::path& run) {
+  for (int number = 1;; ++number) {
+    fs::path folder = run / fmt::format("set-aside-{}", number);
+    std::error_code error;
+    if (base::make_private_folder(folder, error)) return folder;
+    if (error)
+      throw_error<DataError>("[checkpoint] cannot make '{}': {}", folder.string(), base::write_problem(error.value()));
+  }
+}
+
+void move_into(const fs::path& folder, const fs::path& what) {
+  std::error_code error;
+  fs::rename(what, folder / what.filename(), error);
+  if (error)
+    throw_error<DataError>("[checkpoint] cannot move '{}' into '{}': {}", what.string(), folder.string(),
+                           error.message());
+}
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 

@@ -62,6 +62,12 @@ void sweep_leftovers(const std::filesystem::path& run);
 // The same before a run goes on from one of its checkpoints. Returns where that is then.
 std::filesystem::path take_up(const std::filesystem::path& run, const std::filesystem::path& checkpoint);
 
+// A run that goes back to a step puts the finished ones after it, newest first, into a folder of its own (set-aside-N),
+// from where it can be gone on with likewise.
+std::vector<std::filesystem::path> checkpoints_after(const std::filesystem::path& folder, int64_t step);
+std::filesystem::path new_folder_aside(const std::filesystem::path& run);
+void move_into(const std::filesystem::path& folder, const std::filesystem::path& what);  // DataError
+
 std::string read_checkpoint_state(const std::filesystem::path& checkpoint);  // state.json
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 

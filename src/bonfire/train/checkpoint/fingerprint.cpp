@@ -9,6 +9,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/hash.h"
 #include "bonfire/comm/rendezvous.h"
+#include "bonfire/runtime/build_stamp.h"
 #include "bonfire/train/checkpoint/checkpoint.h"
 
 namespace bonfire::train {
@@ -40,6 +41,12 @@ std::string where_data_is(const Config& config) {
   return config.train_file.empty() ? config.data : config.train_file + " and " + config.test_file;
 }
 
+std::string build_name() {
+  base::Hash128 hash;
+  hash.mix(std::string_view(runtime::build_stamp()));
+  return fmt::format("{:08x}", hash.low >> 32U);
+}
+
 std::string hex(const base::Hash128& hash) { return fmt::format("{:016x}", hash.low); }
 
 json to_json(const DataContent& content) { return {{"samples", content.samples}, {"hash", content.hash}}; }
@@ -52,7 +59,7 @@ bool is_where_data_lies(std::string_view key) { return is_one_of(key, kNamingDat
 
 Fingerprint fingerprint_of(const Config& config, const OpenedData& data) {
   Fingerprint print{.data = where_data_is(config),
-                    .version = comm::library_version(),
+                    .version = fmt::format("{}, build {}", comm::library_version(), build_name()),
                     .train = data.train_content,
                     .test = data.test_content};
   for (auto& setting : settings_of(config))
@@ -97,6 +104,19 @@ std::string hash_of(const Fingerprint& print) {
   base::Hash128 hash;
   hash.mix(std::string_view(to_json(print).dump(-1, ' ', false, json::error_handler_t::replace)));
   return hex(hash);
+}
+
+bool is_judged_alike(const Fingerprint& before, const Fingerprint& now) {
+  const std::map<std::string, std::string> old(before.settings.begin(), before.settings.end()),
+      current(now.settings.begin(), now.settings.end());
+  auto is_same = [&](const std::string& key) {
+    const auto was = old.find(key), is = current.find(key);
+    return was == old.end() || is == current.end() || was->second == is->second;
+  };
+  if (before.test != now.test || !is_same("validation_share")) return false;
+  const auto share = current.find("validation_share");
+  const bool holds_back = share != current.end() && std::stod(share->second) > 0;
+  return !holds_back || (is_same("seed") && before.train == now.train);
 }
 
 std::vector<std::string> other_experiment(const Fingerprint& before, const Fingerprint& now) {

@@ -31,6 +31,9 @@ Fingerprint fingerprint_from(const nlohmann::json& json);  // nlohmann::json::ex
 std::optional<Fingerprint> fingerprint_in(const std::filesystem::path& checkpoint);
 std::string hash_of(const Fingerprint& print);  // 16 hexadecimal digits
 
+// Whether scores of both are of the same images: those that are held back follow from training data, share and seed.
+bool is_judged_alike(const Fingerprint& before, const Fingerprint& now);
+
 // What a run would be another experiment by, in words: "seed was 1 and is 2". Keys that may change (lr, epochs,
 // batch_size, strategy …) are not among it, nor is data that lies elsewhere and is the same.
 std::vector<std::string> other_experiment(const Fingerprint& before, const Fingerprint& now);

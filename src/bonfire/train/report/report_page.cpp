@@ -15,6 +15,7 @@
 #include "bonfire/train/report/png.h"
 #include "bonfire/train/report/report_frame.h"
 #include "bonfire/train/report/reporter.h"
+#include "bonfire/train/report/schedule_chart.h"
 
 namespace bonfire::train {
 
@@ -64,7 +65,7 @@ class ReportPage final : public Reporter {
  private:
   void write() {
     read_metrics();
-    std::string page = report_begin(title()) + heading() + tiles() + charts() + waiting() + predictions() +
+    std::string page = report_begin(title()) + heading() + tiles() + charts() + schedule() + waiting() + predictions() +
                        confidence() + confusion() + lowest_recalls() + layers() + details() + report_end();
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(page))};
     try {
@@ -231,6 +232,12 @@ class ReportPage final : public Reporter {
            card(draw_chart({rate_}, {"learning rate", "step", Numbers::plain, true})) +
            card(draw_chart({speed_}, {run_.unit + " a second", "step", Numbers::count})) +
            card(draw_chart(times, {"where the time goes", "step", Numbers::share})) + "</div>\n";
+  }
+
+  std::string schedule() const {
+    return !run_.schedule ? ""
+                          : "<h2>What each stage does when</h2><div class=\"card scroll\">" +
+                                draw_schedule(*run_.schedule) + "</div>\n";
   }
 
   // Where the test loss has risen for long enough while the training loss fell.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bonfire/data/dataset.h"
+#include "bonfire/parallel/pipeline/schedule.h"
 #include "bonfire/train/report/model_table.h"
 #include "bonfire/train/tasks/metric.h"
 
@@ -28,11 +29,12 @@ struct RunBegins {
   std::string predict_hint = {}, data_hint = {};  // of the task: train/tasks/task.h
   int64_t epochs = 0, steps_per_epoch = 0, total_steps = 0, batch_size = 0;
   int64_t steps_between_evaluations = 0;
-  int64_t ranks = 1, replicas = 1;        // replicas: of the model; batch_size is of each
-  std::string mesh = {};                  // where ranks share a model: "data 2 × tensor 2"
-  int64_t first_step = 0;                 // of this process; more than 0 when resumed
-  std::string config = {}, modules = {};  // as YAML; as a tree
-  std::vector<ModelRow> layers = {};      // what each costs
+  int64_t ranks = 1, replicas = 1;                  // replicas: of the model; batch_size is of each
+  std::string mesh = {};                            // where ranks share a model: "data 2 × tensor 2"
+  std::optional<pipeline::Schedule> schedule = {};  // of a model in stages
+  int64_t first_step = 0;                           // of this process; more than 0 when resumed
+  std::string config = {}, modules = {};            // as YAML; as a tree
+  std::vector<ModelRow> layers = {};                // what each costs
   std::vector<std::string> class_names = {};
   std::string command = {}, version = {};  // how this process was started; of Bonfire
   // Of a run that is gone on with: settings that were changed, and what was accepted though it is another experiment.

@@ -82,6 +82,15 @@ StepSubject step_subject(const std::string& model, const SubjectOptions& options
     Tensor tokens = random_numbers({n, kLength}, kVocabulary, place);
     return on(options, {models::make(model), tokens, tokens, every_token});
   }
+  if (models::task_of(model) == "next_token") {
+    constexpr int64_t kVocabulary = 512, kContext = 128;
+    auto every_token = [](const Tensor& logits, const Tensor& tokens) {  // [N, T, V], [N, T]
+      return cross_entropy(flatten(logits, 0, 1), flatten(tokens, 0, 1));
+    };
+    Tensor tokens = random_numbers({n, kContext}, kVocabulary, place);
+    return on(options,
+              {models::make(model, {.vocabulary = kVocabulary, .context = kContext}), tokens, tokens, every_token});
+  }
   if (models::task_of(model) == "sequence_classification") {
     constexpr int64_t kVocabulary = 1000, kLength = 100, kClasses = 5;
     return on(options, {models::make(model, {.vocabulary = kVocabulary}),

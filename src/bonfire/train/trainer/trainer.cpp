@@ -223,6 +223,7 @@ RunBegins Trainer::State::beginning() const {
                 .version = comm::library_version(),
                 .other_than_was = other_than_was};
   for (const Change& one : changes) run.changes.push_back(in_words({one}));
+  if (stages) run.schedule = stages->schedule();
   run.layers = model_table(*model, example());
   for (const Parameter& parameter : model->parameters()) run.parameters += parameter.shape().count();
   return run;
@@ -342,7 +343,7 @@ RunEnds Trainer::run_as_rank() {
   s.prepare();
   s.begin_or_resume();
   s.first_step = s.step;
-  s.total_steps = s.config.steps.value_or(s.step + s.train->batches_until(s.config.epochs));
+  s.total_steps = s.steps_in_all();
   if (s.is_complete()) return s.tell_complete();
   const Mesh& mesh = fleet::mesh();
   if (s.samples_are_traced && mesh.place(Axis::tensor) == 0 && mesh.place(Axis::pipeline) == 0)

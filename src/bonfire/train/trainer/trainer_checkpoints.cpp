@@ -67,10 +67,8 @@ void Trainer::State::restore(const fs::path& checkpoint) {
   take_run_state(state.dump(), (checkpoint / "state.json").string());
   ledger.note_restart();
   if (is_other_test_data) {
-    best_score.reset();
-    best_checkpoint.clear();
-    evaluations_without_gain = 0;
-    note("the scores so far are of other test data: the best one is looked for anew from here on");
+    note("the scores so far are of other test data");
+    forget_best();
   }
   last_checkpoint = checkpoint;
 }
@@ -105,7 +103,7 @@ void Trainer::State::take_run_state(const std::string& json, const std::string& 
     if (auto saved = state.find("local_sgd"); saved != state.end())  // as it was called once
       fleet::resume_strategies(nlohmann::json{{"local_sgd", *saved}}.dump());
     if (is_first_rank() && !runtime::set_tuning_record(state.at("kernels").dump()))
-      note("the checkpoint was saved by another build: kernels are chosen anew, so rounding differs from here on");
+      note("the checkpoint is of another build: kernels are chosen anew, so rounding differs from here on");
   } catch (const nlohmann::json::exception& error) {
     throw_error<DataError>("[train] {}: {}", source, error.what());
   }
@@ -131,6 +129,8 @@ void Trainer::State::begin_or_resume() {
   if (is_first_rank() && goes_on) {
     resumed_from = take_up(folder, resumed_from);
     restore(resumed_from);
+    total_steps = steps_in_all();
+    if (!is_complete()) set_later_checkpoints_aside();
   }
   if (is_first_rank() && !goes_on) {
     folder = new_run_folder(config.output);
@@ -149,6 +149,37 @@ void Trainer::State::begin_or_resume() {
   }
   CheckpointSource all = checkpoint_source();
   for (const nn::StateDict& variables : {all.weights, all.optimizer, all.average}) take_values_of_first_rank(variables);
+}
+
+int64_t Trainer::State::steps_in_all() const {
+  return config.steps.value_or(step + train->batches_until(config.epochs));
+}
+
+// A run that goes back to an earlier checkpoint is what it was then: what it has saved since would be taken for newer,
+// and the best weights since for its own. Nothing of it is lost.
+void Trainer::State::set_later_checkpoints_aside() {
+  std::vector<fs::path> later = checkpoints_after(folder / "checkpoints", step);
+  std::erase_if(later, [&](const fs::path& one) { return one.filename() == resumed_from.filename(); });
+  if (later.empty()) return;
+  const fs::path aside = new_folder_aside(folder), best = folder / "best.safetensors";
+  if (base::exists(best)) move_into(aside, best);
+  for (const fs::path& checkpoint : later) move_into(aside, checkpoint);
+  note(fmt::format("{} goes on from step {}: what was saved after it is in {} now", folder.string(), step,
+                   aside.string()));
+  const fs::path average = average_file(best_checkpoint), weights = weights_file(best_checkpoint);
+  const fs::path& was_best = base::exists(average) ? average : weights;
+  if (!best_score || !base::exists(best_checkpoint) || damage_of(best_checkpoint)) return forget_best();
+  if (!base::exists(was_best)) return forget_best();  // in parts
+  const std::vector<std::byte> bytes = base::read_file(was_best);
+  const std::span<const std::byte> chunks[] = {bytes};
+  base::write_file_atomically(best, chunks);
+}
+
+void Trainer::State::forget_best() {
+  best_score.reset();
+  best_checkpoint.clear();
+  evaluations_without_gain = 0;
+  note("the best weights are looked for anew from here on");
 }
 
 bool Trainer::State::has_slices() const {

@@ -41,6 +41,19 @@ void require_samples(const std::shared_ptr<const data::Dataset>& samples, const 
 
 }  // namespace
 
+namespace {
+
+// What scores are of.
+DataContent content_of_both(const data::Dataset& validation, const data::Dataset& test) {
+  const DataContent first = content_of(validation), second = content_of(test);
+  base::Hash128 hash;
+  hash.mix(std::string_view(first.hash));
+  hash.mix(std::string_view(second.hash));
+  return {first.samples + second.samples, fmt::format("{:016x}{:016x}", hash.high, hash.low)};
+}
+
+}  // namespace
+
 std::string OwnParts::model_name() const {
   const std::string tree = nn::to_string(model);
   return tree.substr(0, tree.find('('));
@@ -98,7 +111,8 @@ OpenedData Trainer::State::own_data() const {
   data.title = own->options.name;
   data.train_transform = own->options.transform;
   data.train_content = content_of(*own->train);
-  data.test_content = content_of(*own->validation);
+  data.test_content = own->options.test == nullptr ? content_of(*own->validation)
+                                                   : content_of_both(*own->validation, *own->options.test);
   data.class_names = own->train->class_names();
   data.classes = static_cast<int64_t>(data.class_names.size());
   const data::Sample first = own->train->get(0);

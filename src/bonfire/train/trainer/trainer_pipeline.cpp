@@ -38,11 +38,7 @@ void Trainer::State::make_stages() {
                                 .cut = chosen_cut(),
                                 .clip_grad_norm = config.clip_grad_norm});
   model->train();
-  const data::LoaderPosition begin = train->position();
-  const data::Batch batch = train->next();  // for its shapes
-  train->seek(begin);
-  const TensorSpec specs[] = {batch.input.spec(), batch.label.spec()};
-  stages->prepare(specs);
+  stages->prepare(specs_of_batch());
   const std::vector<std::string>& firsts = stages->cut()->firsts();
   for (size_t own = static_cast<size_t>(stages->rank()); own <= firsts.size();
        own += static_cast<size_t>(fleet::mesh().size(Axis::pipeline)))

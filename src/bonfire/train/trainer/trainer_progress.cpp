@@ -4,6 +4,7 @@
 #include "bonfire/comm/environment.h"
 #include "bonfire/kernel/queue.h"
 #include "bonfire/parallel/all_devices.h"
+#include "bonfire/parallel/pipeline/stage_runner.h"
 #include "bonfire/parallel/step_communication.h"
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/report/number_text.h"

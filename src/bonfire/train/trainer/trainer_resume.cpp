@@ -63,7 +63,7 @@ void Trainer::State::compare_with_checkpoint() {
   if (was) {
     if (was->version != fingerprint.version)
       note(fmt::format("the checkpoint was saved by version {}, this is {}", was->version, fingerprint.version));
-    is_other_test_data = was->test != fingerprint.test;
+    is_other_test_data = !is_judged_alike(*was, fingerprint);
     other_than_was = other_experiment(*was, fingerprint);
   } else {
     note("the checkpoint was saved by a version that kept no fingerprint: its data is known by the folder's name only");

@@ -3,6 +3,7 @@
 // trainer_fit.cpp what a program gives it of its own, trainer_checkpoints.cpp what is saved and taken
 // up again, trainer_resume.cpp which run is gone on with and how, trainer_evaluation.cpp what is counted on the test
 // data, trainer_pipeline.cpp what is other for a model in stages, trainer_balance.cpp which rank trains on how much,
+// trainer_memory.cpp what a step will need of memory,
 // trainer_replicas.cpp whether all ranks still have the same weights, trainer_samples.cpp which samples were trained
 // on, trainer_trace.cpp what a trace has of the nodes, trainer_progress.cpp what is told of the run besides.
 
@@ -31,6 +32,7 @@
 #include "bonfire/train/checkpoint/resume.h"
 #include "bonfire/train/config/config_rules.h"
 #include "bonfire/train/data/open_data.h"
+#include "bonfire/train/report/memory_table.h"
 #include "bonfire/train/report/sample_trace.h"
 #include "bonfire/train/report/time_shares.h"
 #include "bonfire/train/tasks/known_tasks.h"
@@ -190,6 +192,9 @@ struct Trainer::State {
   RunEnds tell_complete() const;
   void begin_or_resume();
   void restore(const std::filesystem::path& checkpoint);
+  int64_t steps_in_all() const;  // of the run
+  void set_later_checkpoints_aside();
+  void forget_best();
   nn::SafetensorsMetadata weights_metadata() const;
   void load_tensors(const std::filesystem::path& checkpoint);
   std::string run_state() const;  // where the run is, as JSON
@@ -276,6 +281,11 @@ struct Trainer::State {
   class Tally;
   std::optional<Compiled<std::vector<Tensor>>> training_step;
   Compiled<std::vector<Tensor>> make_step();
+  std::vector<Tensor> step_on(const Tensor& input, const Tensor& label);
+  std::vector<TensorSpec> specs_of_batch() const;
+
+  // trainer_memory.cpp
+  std::vector<StepMemory> memory_of_step();  // [devices of this rank]
 };
 
 }  // namespace bonfire::train

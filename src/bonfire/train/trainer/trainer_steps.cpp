@@ -40,19 +40,29 @@ std::string memory_in_words(const models::Model& model, const optim::Optimizer& 
 
 // Results: the loss, then the sums of metrics, then the targets that count, where not every sample is one.
 Compiled<std::vector<Tensor>> Trainer::State::make_step() {
-  return compile([this](const Tensor& input, const Tensor& label) {
-    const Outputs outputs = model->outputs(task().input(input));
-    Tensor loss = task().loss(outputs, label);
-    (weighs() ? loss * weight : loss).backward();
-    if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
-    optimizer->step();
-    optimizer->clear_grad();
-    std::vector<Tensor> results{loss};
-    for (Tensor& sum : task().training_sums(outputs, label)) results.push_back(std::move(sum));
-    sums_of_a_step = results.size() - 1;
-    if (Tensor targets = task().targets(label); targets.defined()) results.push_back(std::move(targets));
-    return results;
-  });
+  return compile([this](const Tensor& input, const Tensor& label) { return step_on(input, label); });
+}
+
+std::vector<Tensor> Trainer::State::step_on(const Tensor& input, const Tensor& label) {
+  const Outputs outputs = model->outputs(task().input(input));
+  Tensor loss = task().loss(outputs, label);
+  (weighs() ? loss * weight : loss).backward();
+  if (config.clip_grad_norm) optim::clip_grad_norm(optimizer->parameters(), Scalar(*config.clip_grad_norm));
+  optimizer->step();
+  optimizer->clear_grad();
+  std::vector<Tensor> results{loss};
+  for (Tensor& sum : task().training_sums(outputs, label)) results.push_back(std::move(sum));
+  sums_of_a_step = results.size() - 1;
+  if (Tensor targets = task().targets(label); targets.defined()) results.push_back(std::move(targets));
+  return results;
+}
+
+// The loader is where it was.
+std::vector<TensorSpec> Trainer::State::specs_of_batch() const {
+  const data::LoaderPosition begin = train->position();
+  const data::Batch batch = train->next();
+  train->seek(begin);
+  return {batch.input.spec(), batch.label.spec()};
 }
 
 // What the steps since the last report add up to: losses and metrics of those whose results are fetched, every
