@@ -384,10 +384,11 @@ std::shared_ptr<Group> mpi_group(const MpiOptions& options) {
 
 bool has_mpi() { return true; }
 
-std::string text_over_mpi(std::string text) {
+std::string text_over_mpi(const std::string& own) {
   check_launcher();
   start_mpi();
   const auto what = [] { return "MPI_Bcast"; };
+  std::string text = own;
   auto length = static_cast<int>(text.size());
   check(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD), what);
   text.resize(static_cast<size_t>(length));

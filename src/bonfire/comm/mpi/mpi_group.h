@@ -25,8 +25,8 @@ struct MpiOptions {
 std::shared_ptr<Group> mpi_group(const MpiOptions& options = {});
 bool has_mpi();
 
-// A collective call of all processes that mpirun has started: the text of the first one. "" where Bonfire was built
+// A collective call of all processes that mpirun has started: the first one's own. "" where Bonfire was built
 // without MPI.
-std::string text_over_mpi(std::string text);
+std::string text_over_mpi(const std::string& own);
 
 }  // namespace bonfire::comm
