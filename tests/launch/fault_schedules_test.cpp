@@ -24,6 +24,7 @@
 #include "bonfire/comm/gloo/gloo_group.h"
 #include "tests/launch/relayed_job.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/under_sanitizer.h"
 #include "tests/train/digits.h"
 
 namespace bonfire::launch::fault_schedules_test {
@@ -300,7 +301,7 @@ TEST(FaultSchedules, ThatRunWithoutBeingAskedForHaveEveryFault) {
 TEST(FaultSchedules, EndWithTheRightCauseNamedOrWithTheSameBits) {
   if (!comm::has_gloo() || !RelayedHosts().ready()) GTEST_SKIP() << "needs Gloo, root, `ip netns` and /dev/net/tun";
   const int first = number_in("BONFIRE_FAULT_SEED", kFirstSeed),
-            end = first + number_in("BONFIRE_FAULT_SCHEDULES", kSchedules);
+            end = first + number_in("BONFIRE_FAULT_SCHEDULES", testing::kUnderSanitizer ? 2 : kSchedules);
   ScratchFolder data;
   std::map<int, std::string> bits;  // of a training that nothing disturbs, by its steps
   for (int seed = first; seed < end; ++seed) {

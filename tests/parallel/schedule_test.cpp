@@ -7,6 +7,7 @@
 
 #include "bonfire/parallel/pipeline/simulator.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/under_sanitizer.h"
 
 namespace bonfire::pipeline {
 namespace {
@@ -24,11 +25,7 @@ std::vector<StageTimes> times_of(const Schedule& schedule) {
 }
 
 // Sanitizers take minutes for all sizes, and find in one of nine what they find in all.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kBetween = 9;
-#else
-constexpr int kBetween = 1;
-#endif
+constexpr int kBetween = testing::kUnderSanitizer ? 9 : 1, kBetweenInterleaved = testing::kUnderSanitizer ? 27 : 1;
 
 TEST(Schedule, OfAnySizeRunsThroughAndIdlesAsItsFormulaSays) {
   for (ScheduleKind kind : kWithoutChunks)
@@ -53,7 +50,7 @@ TEST(Schedule, OfAnySizeRunsThroughAndIdlesAsItsFormulaSays) {
 TEST(Schedule, InterleavedOfAnySizeRunsThroughAndIdlesAsItsFormulaSays) {
   for (int stages = 1; stages <= 16; ++stages)
     for (int chunks = 1; chunks <= 4; ++chunks)
-      for (int micro_batches = 1; micro_batches <= 64; micro_batches += kBetween) {
+      for (int micro_batches = 1; micro_batches <= 64; micro_batches += kBetweenInterleaved) {
         if (chunks > 1 && stages == 1) continue;  // a rank sends nothing to itself
         const Schedule schedule = make_schedule(
             {.kind = ScheduleKind::interleaved, .stages = stages, .micro_batches = micro_batches, .chunks = chunks});

@@ -44,7 +44,7 @@ class Memory : public ::testing::Test {
     Words all{"data=" + (folder_ / "digits").string(),
               "output=" + (folder_ / "runs").string(),
               "place=cpu",
-              "batch_size=32",
+              "batch_size=8",
               "model=resnet18_small",
               "num_workers=1",
               "steps=6",
