@@ -188,8 +188,10 @@ TEST(TrainerResume, AutoTakesTheNewestWholeCheckpointAndNamesWhatItSkipped) {
   RunEnds again = run(small(folder, {"resume=auto"}), second);
   EXPECT_EQ(second.begin.folder, first.begin.folder);
   EXPECT_EQ(second.begin.first_step, 15);
-  ASSERT_EQ(second.notes.size(), 1U);
+  ASSERT_EQ(second.notes.size(), 2U);
   EXPECT_NE(second.notes[0].find("step-00000030"), std::string::npos) << second.notes[0];
+  EXPECT_NE(second.notes[1].find("goes on from step 15: what was saved after it is in "), std::string::npos)
+      << second.notes[1];
   EXPECT_EQ(damage_of(again.checkpoint), std::nullopt);
 }
 
