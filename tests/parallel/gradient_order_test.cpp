@@ -116,13 +116,16 @@ TEST(DataParallel, TheOrderOfRegistrationChangesNoBit) {
 
 // Of an optimizer that comes first nobody knows yet which model its gradients are of.
 TEST(DataParallel, ModelAndOptimizerAreDistributedInEitherOrder) {
-  const std::pair<const char*, DistributedStrategy> strategies[] = {
-      {"as usual", {}},
-      {"two communicators", {.nccl_comm_num = 2, .fuse_parameter_groups_size = 2}},
-      {"local SGD", {.use_local_sgd = true, .local_sgd_steps = 2}},
-      {"two batches an update", {.accumulate_steps = 2}}};
-  for (const auto& [name, strategy] : strategies) {
-    SCOPED_TRACE(name);
+  struct Case {
+    const char* name;
+    DistributedStrategy strategy;
+  };
+  const Case cases[] = {{"as usual", {}},
+                        {"two communicators", {.nccl_comm_num = 2, .fuse_parameter_groups_size = 2}},
+                        {"local SGD", {.use_local_sgd = true, .local_sgd_steps = 2}},
+                        {"two batches an update", {.accumulate_steps = 2}}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
     Weights weights[2][2];  // [optimizer first][rank]
     for (bool optimizer_first : {false, true}) {
       testing::Outcome outcome;
@@ -132,7 +135,7 @@ TEST(DataParallel, ModelAndOptimizerAreDistributedInEitherOrder) {
         model.to(device);
         optim::Momentum optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
         if (!optimizer_first) fleet::distributed_model(model);
-        fleet::distributed_optimizer(optimizer, strategy);
+        fleet::distributed_optimizer(optimizer, one.strategy);
         if (optimizer_first) fleet::distributed_model(model);
         weights[optimizer_first ? 1 : 0][fleet::rank()] = train(device, model, optimizer);
       });

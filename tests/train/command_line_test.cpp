@@ -233,14 +233,16 @@ TEST(CommandLine, InspectShardsSaysWhatEachRankHoldsAndWhatTheyGather) {
                    "\nfc2.weight [128, 256] axis 1 [128, 128]\n", "\nfc2.bias [128] whole [128]\n",
                    // 128 · 784 + 128, 128 · 128 + 128, 10 · 128 + 10 numbers
                    "\n118,282 of 235,146 numbers are on each rank\n", "\nno op gathers what ranks have parts of\n"});
+  const std::string decoder =
+      "\ncls.predictions.decoder.weight [30522, 256] axis 0 [15261, 256] "
+      "(the same as bert.embeddings.word_embeddings.weight)\n";
+  const std::string bert_mini = std::string(BONFIRE_SOURCE_DIR) + "/configs/bert_mini.yaml";
   // Two of four heads of 64 elements, half of the 1024 features and of the 30522 words.
-  expect_mentions(shards({BONFIRE_SOURCE_DIR "/configs/bert_mini.yaml", "batch_size=1", "mesh.tensor=2"}),
+  expect_mentions(shards({bert_mini, "batch_size=1", "mesh.tensor=2"}),
                   {"\nbert.encoder.layer.0.attention.self.query.weight [256, 256] axis 0 [128, 256]\n",
                    "\nbert.encoder.layer.3.attention.self.value.bias [256] axis 0 [128]\n",
                    "\nbert.encoder.layer.0.attention.output.dense.weight [256, 256] axis 1 [256, 128]\n",
-                   "\nbert.encoder.layer.0.intermediate.dense.weight [1024, 256] axis 0 [512, 256]\n",
-                   "\ncls.predictions.decoder.weight [30522, 256] axis 0 [15261, 256] (the same as "
-                   "bert.embeddings.word_embeddings.weight)\n",
+                   "\nbert.encoder.layer.0.intermediate.dense.weight [1024, 256] axis 0 [512, 256]\n", decoder,
                    "\n5,703,069 of 11,201,594 numbers are on each rank\n"});
   expect_mentions(shards({"model=bert_mini", "batch_size=1", "mesh.tensor=4"}),
                   {"\nbert.embeddings.word_embeddings.weight [30522, 256] whole: no equal parts [30522, 256]\n",
@@ -305,8 +307,8 @@ TEST(CommandLine, InspectScheduleOfAModelSaysWhereItIsCut) {
       {"stage begins a part share memory\n0 ", "\n1 fc3 ", "\nas was said: pipeline.cut=[fc3]; ",
        "\ngpipe, 2 stages, 2 micro-batches", "\nstage 0 F0 F1 . . . B0 B0 B1 B1\nstage 1 . F0 F1 B0 B0 B1 B1 . .\n"});
   // The classifier of VGG-16 has 123,642,856 parameters, and as many gradients: 989 MB.
-  const std::string of_vgg = squeezed(
-      output_of({"inspect", "schedule", BONFIRE_SOURCE_DIR "/configs/vgg16.yaml", "image_size=32", "batch_size=8"}, 0));
+  const std::string vgg16 = std::string(BONFIRE_SOURCE_DIR) + "/configs/vgg16.yaml";
+  const std::string of_vgg = squeezed(output_of({"inspect", "schedule", vgg16, "image_size=32", "batch_size=8"}, 0));
   expect_mentions(of_vgg, {"\n1 classifier ", " % 989.", "\nas was said: pipeline.cut=[classifier]; ",
                            "\n1f1b, 2 stages, 8 micro-batches"});
 }
