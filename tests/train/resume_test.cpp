@@ -277,6 +277,25 @@ TEST(Resume, GoingBackSetsWhatCameAfterAside) {
   EXPECT_EQ(other.begin.first_step, 30);
 }
 
+// As a process that is killed while it sets them aside leaves them.
+TEST(Resume, BestWeightsThatAreNotThereComeFromTheirCheckpoint) {
+  ScratchFolder folder;
+  const Course first = run(settings(folder, {"epochs=2", "save_freq=1"}), 20);
+  ASSERT_TRUE(first.end.interrupted);
+  const fs::path best = first.begin.folder / "best.safetensors";
+  const std::string before = folder.get("runs/1/best.safetensors");
+  fs::remove(best);
+  const Course second = run({"resume=" + first.begin.folder.string()}, 22);
+  EXPECT_EQ(all_notes(second), "");
+  EXPECT_EQ(folder.get("runs/1/best.safetensors"), before);
+  // Without the checkpoint the best one is looked for anew.
+  fs::remove(best);
+  fs::remove_all(first.begin.folder / "checkpoints" / checkpoint_name(15));
+  const Course third = run({"resume=" + first.begin.folder.string()});
+  EXPECT_NE(all_notes(third).find("the best weights are looked for anew"), std::string::npos) << all_notes(third);
+  EXPECT_TRUE(fs::exists(best));
+}
+
 // Where there is nothing left to do at that step, nothing is changed.
 TEST(Resume, GoingBackToACompleteStepChangesNothing) {
   ScratchFolder folder;

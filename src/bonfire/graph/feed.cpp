@@ -12,4 +12,13 @@ Tensor make_feed(const TensorSpec& spec) {
   return Tensor(Value{std::move(node), 0});
 }
 
+Value any_version(const Value& leaf) {
+  auto node = base::make_intrusive<Node>();
+  node->leaf = LeafKind::variable;
+  node->variable = leaf.node->variable;
+  node->version = Node::kAnyVersion;
+  node->outputs.emplace_back(leaf.spec());
+  return {std::move(node), 0};
+}
+
 }  // namespace bonfire

@@ -78,16 +78,6 @@ std::vector<Tensor> realised(std::span<const Tensor> inputs) {
   return list;
 }
 
-// A leaf for whatever version the variable has when the step is submitted.
-Value any_version(const Value& leaf) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::variable;
-  node->variable = leaf.node->variable;
-  node->version = Node::kAnyVersion;
-  node->outputs.emplace_back(leaf.spec());
-  return {std::move(node), 0};
-}
-
 // The outputs of the plan that stand for what the function returned.
 std::vector<Value> live_of(const Trace& trace, const std::vector<Tensor>& returned, const std::vector<Tensor>& feeds,
                            Traced& traced) {

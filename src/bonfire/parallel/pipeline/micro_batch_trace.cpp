@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "bonfire/base/error.h"
+#include "bonfire/graph/feed.h"
 #include "bonfire/graph/step_context.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/ops/elementwise.h"
-#include "bonfire/parallel/pipeline/stage_programs.h"
 #include "bonfire/runtime/plan_cache.h"
 
 namespace bonfire::pipeline {
@@ -24,16 +24,6 @@ base::Hash128 surroundings_now() {
   return hash;
 }
 
-// A leaf for whatever version the variable has when a program is submitted.
-Value newest_version(const Value& leaf) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::variable;
-  node->variable = leaf.node->variable;
-  node->version = Node::kAnyVersion;
-  node->outputs.emplace_back(leaf.spec());
-  return {std::move(node), 0};
-}
-
 }  // namespace
 
 bool MicroBatchTrace::fits(std::span<const TensorSpec> other_inputs) const {
@@ -43,15 +33,15 @@ bool MicroBatchTrace::fits(std::span<const TensorSpec> other_inputs) const {
 MicroBatchTrace trace_micro_batch(const Forward& forward, std::span<const TensorSpec> inputs, const Scalar* weight,
                                   std::unique_ptr<Graph>& graph) {
   MicroBatchTrace made{.inputs = {inputs.begin(), inputs.end()}, .surroundings = surroundings_now()};
-  std::vector<Tensor> placeholders;
-  for (const TensorSpec& spec : inputs) placeholders.push_back(placeholder_of(spec));
+  std::vector<Tensor> feeds;
+  for (const TensorSpec& spec : inputs) feeds.push_back(make_feed(spec));
   Trace trace;
   trace.compiling = true;
   const TraceScope scope(trace);
   std::vector<Tensor> results;
   try {
     const StepRecording recording(made.states);
-    results = forward(placeholders);
+    results = forward(feeds);
     if (results.empty() || !results[0].defined())
       throw_error<ConfigError>("[pipeline] the forward function has returned no loss");
     if (weight != nullptr) {
@@ -73,9 +63,9 @@ MicroBatchTrace trace_micro_batch(const Forward& forward, std::span<const Tensor
   graph = Graph::from_trace(trace, live);
   for (const Value& leaf : trace.leaves()) {
     int argument = -1;
-    for (size_t i = 0; i < placeholders.size(); ++i)
-      if (leaf == placeholders[i].value()) argument = static_cast<int>(i);
-    made.leaves.push_back(leaf.node->leaf == LeafKind::variable ? newest_version(leaf) : leaf);
+    for (size_t i = 0; i < feeds.size(); ++i)
+      if (leaf == feeds[i].value()) argument = static_cast<int>(i);
+    made.leaves.push_back(leaf.node->leaf == LeafKind::variable ? any_version(leaf) : leaf);
     made.input_of_leaf.push_back(argument);
   }
   for (const NodePtr& node : trace.nodes()) {

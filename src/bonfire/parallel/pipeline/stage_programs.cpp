@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bonfire/graph/feed.h"
 #include "bonfire/graph/step_context.h"
 #include "bonfire/passes/pass.h"
 #include "bonfire/runtime/planner.h"
@@ -9,14 +10,6 @@
 #include "bonfire/runtime/tuning.h"
 
 namespace bonfire::pipeline {
-
-Tensor placeholder_of(const TensorSpec& spec) {
-  auto node = base::make_intrusive<Node>();
-  node->leaf = LeafKind::feed;
-  node->committed = true;
-  node->outputs.emplace_back(spec);
-  return Tensor(Value{std::move(node), 0});
-}
 
 StagePrograms::StagePrograms(StageStep step)
     : step_(std::move(step)), layouts_(step_.values.size()), slots_(step_.values.size()) {
@@ -49,7 +42,7 @@ void StagePrograms::plan(PlannedProgram& made, ProgramGraph& graph, const std::v
   std::vector<Value> own;
   for (const LeafSource& source : made.sources) {
     if (source.value >= 0) {
-      own.push_back(placeholder_of(value(source.value).spec).value());
+      own.push_back(make_feed(value(source.value).spec).value());
       layouts.leaves.push_back({*layouts_[static_cast<size_t>(source.value)], true});
       continue;
     }

@@ -25,9 +25,6 @@ struct PlannedProgram {
   std::vector<Variable> assigned;
 };
 
-// A leaf that stands for such an input.
-Tensor placeholder_of(const TensorSpec& spec);
-
 class StagePrograms {
  public:
   explicit StagePrograms(StageStep step);

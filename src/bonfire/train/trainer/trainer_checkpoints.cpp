@@ -130,7 +130,10 @@ void Trainer::State::begin_or_resume() {
     resumed_from = take_up(folder, resumed_from);
     restore(resumed_from);
     total_steps = steps_in_all();
-    if (!is_complete()) set_later_checkpoints_aside();
+    if (!is_complete()) {
+      set_later_checkpoints_aside();
+      require_best_weights();
+    }
   }
   if (is_first_rank() && !goes_on) {
     folder = new_run_folder(config.output);
@@ -166,10 +169,16 @@ void Trainer::State::set_later_checkpoints_aside() {
   for (const fs::path& checkpoint : later) move_into(aside, checkpoint);
   note(fmt::format("{} goes on from step {}: what was saved after it is in {} now", folder.string(), step,
                    aside.string()));
+}
+
+// Of the best score so far: from its checkpoint, where they were set aside, also by one that was killed meanwhile.
+void Trainer::State::require_best_weights() {
+  const fs::path best = folder / "best.safetensors";
+  if (!best_score || base::exists(best)) return;
   const fs::path average = average_file(best_checkpoint), weights = weights_file(best_checkpoint);
   const fs::path& was_best = base::exists(average) ? average : weights;
-  if (!best_score || !base::exists(best_checkpoint) || damage_of(best_checkpoint)) return forget_best();
-  if (!base::exists(was_best)) return forget_best();  // in parts
+  const bool is_whole = base::exists(best_checkpoint) && !damage_of(best_checkpoint);
+  if (!is_whole || !base::exists(was_best)) return forget_best();  // the latter: it is in parts
   const std::vector<std::byte> bytes = base::read_file(was_best);
   const std::span<const std::byte> chunks[] = {bytes};
   base::write_file_atomically(best, chunks);

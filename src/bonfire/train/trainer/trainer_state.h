@@ -194,6 +194,7 @@ struct Trainer::State {
   void restore(const std::filesystem::path& checkpoint);
   int64_t steps_in_all() const;  // of the run
   void set_later_checkpoints_aside();
+  void require_best_weights();
   void forget_best();
   nn::SafetensorsMetadata weights_metadata() const;
   void load_tensors(const std::filesystem::path& checkpoint);
