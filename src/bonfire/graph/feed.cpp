@@ -1,6 +1,7 @@
 #include "bonfire/graph/feed.h"
 
 #include "bonfire/graph/node.h"
+#include "bonfire/graph/variable.h"
 
 namespace bonfire {
 
