@@ -229,7 +229,7 @@ TEST(Resume, BestScoresCountOnTheSameImagesThatAreHeldBackOnly) {
   const Course first = run(settings(folder, {"validation_share=0.2", "epochs=2"}), 20);
   ASSERT_TRUE(first.end.interrupted);
   const std::string resume = "resume=" + first.begin.folder.string();
-  EXPECT_EQ(all_notes(run({resume}, 22)).find("of other test data"), std::string::npos);
+  EXPECT_EQ(all_notes(run({resume}, 21)).find("of other test data"), std::string::npos);
   for (const char* other : {"validation_share=0.4", "seed=7", "validation_share=0"}) {
     ScratchFolder copy;
     fs::copy(folder / "digits", copy / "digits", fs::copy_options::recursive);
@@ -285,9 +285,10 @@ TEST(Resume, BestWeightsThatAreNotThereComeFromTheirCheckpoint) {
   const fs::path best = first.begin.folder / "best.safetensors";
   const std::string before = folder.get("runs/1/best.safetensors");
   fs::remove(best);
-  const Course second = run({"resume=" + first.begin.folder.string()}, 22);
+  const Course second = run({"resume=" + first.begin.folder.string()}, 21);
+  ASSERT_TRUE(second.end.interrupted);
   EXPECT_EQ(all_notes(second), "");
-  EXPECT_EQ(folder.get("runs/1/best.safetensors"), before);
+  EXPECT_TRUE(folder.get("runs/1/best.safetensors") == before);
   // Without the checkpoint the best one is looked for anew.
   fs::remove(best);
   fs::remove_all(first.begin.folder / "checkpoints" / checkpoint_name(15));
