@@ -95,6 +95,28 @@ TEST_F(Memory, OfAModelThatIsComputedAgain) {
 
 TEST_F(Memory, OfDevicesThatShareABatch) { expect_foretold({"place=cpu:0,cpu:1"}); }
 
+TEST_F(Memory, OfDevicesThatShareOutWhatTheyHold) {
+  const Words devices{"place=cpu:0,cpu:1", "optimizer=adam"};
+  const StepMemory copies = Trainer(default_config(settings(devices))).memory()[0];
+  for (const std::string level : {"optimizer", "parameters"}) {
+    SCOPED_TRACE(level);
+    Words shared = devices;
+    shared.push_back("strategy.sharding=" + level);
+    runtime::clear_plan_cache();  // of the level before
+    expect_foretold(shared);
+    std::filesystem::remove_all(folder_ / "runs");
+    const StepMemory part = Trainer(default_config(settings(shared))).memory()[0];
+    const auto half = [](size_t of) { return static_cast<double>(of) / 2; };
+    EXPECT_NEAR(static_cast<double>(part.optimizer), half(copies.optimizer), 0.02 * half(copies.optimizer));
+    EXPECT_NEAR(static_cast<double>(part.gradients), half(copies.gradients), 0.02 * half(copies.gradients));
+    if (level == "parameters") {
+      EXPECT_NEAR(static_cast<double>(part.parameters), half(copies.parameters), 0.02 * half(copies.parameters));
+    } else {
+      EXPECT_EQ(part.parameters, copies.parameters);
+    }
+  }
+}
+
 TEST_F(Memory, OfStages) {
   const Words stages{"mesh.pipeline=2", "pipeline.micro_batches=4", "pipeline.cut=[layer3]", "num_workers=0"};
   Words all = stages;

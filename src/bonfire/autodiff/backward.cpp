@@ -7,6 +7,8 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/feed.h"
+#include "bonfire/graph/step_context.h"
+#include "bonfire/graph/variable_shares.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 
@@ -94,9 +96,15 @@ class Walk {
     }
   }
 
+  // What ranks have made of a variable together they make once for several losses.
+  static bool is_shared(const Node& node) {
+    return node.op->has(Trait::collective) &&
+           std::ranges::all_of(node.inputs, [](const Value& input) { return input.node->leaf == LeafKind::variable; });
+  }
+
   void consume() {
     for (Node* node : stack_) {
-      if (!node->recorded) continue;
+      if (!node->recorded || is_shared(*node)) continue;
       node->forget_history_uses();
       node->consumed = true;
       if (node->committed) node->inputs.clear();
@@ -177,6 +185,8 @@ void deliver(Node& leaf, const Tensor& gradient) {
     Variable variable(leaf.variable);
     VariableState& state = variable.state();
     if (!state.requires_grad) return;  // frozen since the forward pass
+    VariableShares* shared = Trace::current().context().shares;
+    if (shared != nullptr && shared->take(variable, gradient)) return;
     Variable target = variable.grad_variable();
     target.assign_stored(state.gradient_is_clear ? gradient : add(target.stored(), gradient));
     state.gradient_is_clear = false;

@@ -10,6 +10,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/hash.h"
 #include "bonfire/comm/collective_op.h"
+#include "bonfire/comm/flat_parts.h"
 #include "bonfire/comm/same_settings.h"
 
 namespace bonfire::comm {
@@ -182,7 +183,8 @@ std::vector<Agreement> agreements(std::span<const PlannedCollective> collectives
     const Axis axis = axis_of(node->attributes);
     const bool named = node->attributes.has("names");
     for (size_t i = 0; i < node->inputs.size(); ++i) {
-      const TensorSpec& spec = node->inputs[i].spec();
+      // Of a part, which may be shorter on other ranks, the whole.
+      const TensorSpec& spec = node->op == &gather_flat_op() ? node->outputs[i] : node->inputs[i].spec();
       items[axis].push_back({calls[axis], deed, named ? node->attributes.list("names")[i] : -1, " " + spec_text(spec)});
       mix(layouts[axis], spec.shape, operand_layouts[i]);
     }

@@ -13,8 +13,6 @@
 namespace bonfire::comm {
 namespace {
 
-Reduce reduce_of(const Attributes& attributes) { return static_cast<Reduce>(attributes.integer("reduce")); }
-
 OutputSpecs infer_all_reduce(const InferContext& context) {
   OutputSpecs outputs;
   for (const TensorSpec* input : context.inputs) {

@@ -51,6 +51,8 @@ void require_other(std::string_view op, Axis axis, int place) {
 }
 
 Axis axis_of(const Attributes& attributes) { return static_cast<Axis>(attributes.integer("axis")); }
+int64_t ranks_of(const Attributes& attributes) { return attributes.integer("ranks"); }
+Reduce reduce_of(const Attributes& attributes) { return static_cast<Reduce>(attributes.integer("reduce")); }
 
 Line line_of(const GraphNode& node) {
   const bool named = node.attributes.has("communicator");

@@ -34,6 +34,8 @@ const Op& register_collective(Op op, DeedRule deed);
 std::string deed_of(const Op& op, const Attributes& attributes);
 
 Axis axis_of(const Attributes& attributes);
+int64_t ranks_of(const Attributes& attributes);
+Reduce reduce_of(const Attributes& attributes);
 Line line_of(const GraphNode& node);  // of its communicator, the first where it names none
 
 // The gradient of a maximum over ranks: `gradient` where `value` is that maximum; ranks with equal ones share it.

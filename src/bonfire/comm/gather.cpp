@@ -15,8 +15,6 @@ namespace {
 int dim_of(const Attributes& attributes, const char* name = "dim") {
   return static_cast<int>(attributes.integer(name));
 }
-int64_t ranks_of(const Attributes& attributes) { return attributes.integer("ranks"); }
-Reduce scattered_by(const Attributes& attributes) { return static_cast<Reduce>(attributes.integer("reduce")); }
 
 // The extent along a dimension that is shared out among the ranks.
 int64_t shared(const InferContext& context, int dim) {
@@ -37,7 +35,7 @@ OutputSpecs infer_all_gather(const InferContext& context) {
 OutputSpecs infer_reduce_scatter(const InferContext& context) {
   TensorSpec spec = context.input(0);
   const int dim = dim_of(context.attributes);
-  check_reduction("reduce_scatter", spec.dtype, scattered_by(context.attributes));
+  check_reduction("reduce_scatter", spec.dtype, reduce_of(context.attributes));
   spec.shape[dim] = shared(context, dim);
   return {spec};
 }
@@ -59,7 +57,7 @@ Tensors all_gather_gradient(const GradientContext& c) {
 Tensors reduce_scatter_gradient(const GradientContext& c) {
   const Axis axis = axis_of(c.attributes());
   const int dim = dim_of(c.attributes());
-  const Reduce reduce = scattered_by(c.attributes());
+  const Reduce reduce = reduce_of(c.attributes());
   const Tensor all = all_gather(c.gradient(), axis, dim);
   if (reduce == Reduce::sum) return {all};
   if (reduce == Reduce::mean) return {all / static_cast<double>(ranks_of(c.attributes()))};
@@ -147,7 +145,7 @@ class AllGatherKernel final : public PartsKernel {
 class ReduceScatterKernel final : public PartsKernel {
  public:
   ReduceScatterKernel(const GraphNode& node, const Layout& layout)
-      : PartsKernel(node, layout), dim_(dim_of(node.attributes)), reduce_(scattered_by(node.attributes)) {}
+      : PartsKernel(node, layout), dim_(dim_of(node.attributes)), reduce_(reduce_of(node.attributes)) {}
 
  private:
   void move(Group& group, const std::byte* from, std::byte* to, const Layout& layout) override {
@@ -194,7 +192,7 @@ const Op& all_gather_op = register_collective(
 const Op& reduce_scatter_op = register_collective(
     {.name = "reduce_scatter", .infer = infer_reduce_scatter, .gradient = reduce_scatter_gradient},
     [](const Attributes& attributes) {
-      return fmt::format("scattered {} along dimension {} of ", name_of(scattered_by(attributes)), dim_of(attributes));
+      return fmt::format("scattered {} along dimension {} of ", name_of(reduce_of(attributes)), dim_of(attributes));
     });
 const Op& all_to_all_op =
     register_collective({.name = "all_to_all", .infer = infer_all_to_all, .gradient = all_to_all_gradient},

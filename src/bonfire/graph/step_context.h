@@ -17,6 +17,7 @@
 namespace bonfire {
 
 class RecomputeScope;
+class VariableShares;
 class Tensor;
 class Trace;
 class Variable;
@@ -108,6 +109,7 @@ struct StepContext {
   Hooks<void(const std::string& why)> after_failure;  // data parallel ends the waits of its peers there
   void tell_failure(const std::string& why) const { tell(after_failure.calls(), why); }
 
+  VariableShares* shares = nullptr;    // of the job: variables that its ranks share out (variable_shares.h); null: none
   bool told_of_kept_parts = false;     // that recompute has found cut apart (runtime/engine.cpp)
   StepState<int> without_reduction;    // how many fleet::WithoutReduction live
   std::unique_ptr<StepJob> job;        // null: this thread has joined none

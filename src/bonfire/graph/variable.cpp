@@ -3,9 +3,11 @@
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
 #include "bonfire/graph/sliced_value.h"
+#include "bonfire/graph/step_context.h"
 #include "bonfire/graph/trace.h"
 #include "bonfire/graph/variable_copies.h"
 #include "bonfire/graph/variable_moves.h"
+#include "bonfire/graph/variable_shares.h"
 
 namespace bonfire {
 
@@ -131,10 +133,15 @@ void Variable::fail_undefined(const char* call) {
       call, in_current_module());
 }
 
+namespace {
+VariableShares* shares() { return StepContext::current().shares; }
+bool is_shared_out(const VariableState& state) { return state.slice->is_range() && shares() != nullptr; }
+}  // namespace
+
 Tensor Variable::value() const {
   if (const Variable* copy = copy_here(*this)) return copy->value();
   if (known("value").slice != nullptr) [[unlikely]]
-    return whole_of_slice(stored(), *state_->slice);
+    return is_shared_out(*state_) ? shares()->whole(*this) : whole_of_slice(stored(), *state_->slice);
   if (!state_->failure.empty()) throw_error<GraphError>("{}", state_->failure);
   return Tensor(Trace::current().read(*this));
 }
@@ -153,8 +160,10 @@ void Variable::assign(const Tensor& value) const {
   if (!(value.spec() == spec()))
     throw_error<ShapeError>("[assign] variable {} is {}, the value is {}", name(), to_string(spec()),
                             to_string(value.spec()));
-  Trace::current().assign(*this,
-                          state_->slice == nullptr ? value.value() : slice_of_whole(value, *state_->slice).value());
+  Tensor own = value;
+  if (const Slice* slice = state_->slice.get())
+    own = is_shared_out(*state_) ? shares()->part(value, *slice) : slice_of_whole(value, *slice);
+  Trace::current().assign(*this, own.value());
 }
 
 void Variable::assign_stored(const Tensor& value) const {
@@ -318,6 +327,12 @@ Tensor Variable::grad() const {
   if (const Variable* copy = copy_here(*this)) return copy->grad();
   if (known("grad").gradient_is_clear || !state_->gradient) return {};
   return Variable(state_->gradient).value();
+}
+
+Tensor Variable::stored_grad() const {
+  if (const Variable* copy = copy_here(*this)) return copy->stored_grad();
+  if (known("stored_grad").gradient_is_clear || !state_->gradient) return {};
+  return Variable(state_->gradient).stored();
 }
 
 Variable Variable::grad_variable() const {

@@ -112,6 +112,7 @@ class Variable {
   bool requires_grad() const { return known("requires_grad").requires_grad; }
   void set_requires_grad(bool required) const { known("set_requires_grad").requires_grad = required; }
   Tensor grad() const;             // undefined when there is none, or it is cleared
+  Tensor stored_grad() const;      // what of it is here, likewise
   Variable grad_variable() const;  // made at first use
   void clear_grad() const;         // sets a flag: the next backward writes
 

@@ -8,6 +8,7 @@
 #include "bonfire/comm/joined.h"
 #include "bonfire/graph/step_context.h"
 #include "bonfire/graph/trace.h"
+#include "bonfire/graph/variable_shares.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/optimizer_update.h"
@@ -132,38 +133,53 @@ struct Optimizer::Impl {
   }
 
   // Each updates what it has: of a slice that part. Trust ratios are of whole parameters.
-  static void append(const Bucket& bucket, const Conditions& all_conditions) {
-    const bool is_whole = has_trust_ratio(bucket.update.rule);
+  static void append(const Bucket& bucket, const Conditions& all_conditions, VariableShares* shared) {
+    if (shared != nullptr && !shared->has(bucket.parameters[0])) shared = nullptr;
+    const bool has_ratio = has_trust_ratio(bucket.update.rule), is_whole = has_ratio && shared == nullptr;
     auto value = [&](const Variable& variable) { return is_whole ? variable.value() : variable.stored(); };
     std::vector<int64_t> updated;
     std::vector<Tensor> parameters, gradients, states, conditions;
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
-      Tensor gradient = bucket.parameters[i].grad();
+      const Variable& parameter = bucket.parameters[i];
+      Tensor gradient = is_whole ? parameter.grad() : parameter.stored_grad();
       if (!gradient.defined()) continue;
-      if (!is_whole && bucket.parameters[i].state().slice != nullptr)
-        gradient = bucket.parameters[i].grad_variable().stored();
       updated.push_back(static_cast<int64_t>(i));
-      parameters.push_back(value(bucket.parameters[i]));
+      parameters.push_back(shared != nullptr ? shared->part(parameter) : value(parameter));
       gradients.push_back(std::move(gradient));
-      conditions.push_back(all_of(all_conditions, bucket.parameters[i]));
+      conditions.push_back(all_of(all_conditions, parameter));
     }
     if (updated.empty()) return;
-    std::vector<const Variable*> targets = {&bucket.counts};
-    for (int64_t i : updated) targets.push_back(&bucket.parameters[static_cast<size_t>(i)]);
+    std::vector<Target> targets = {{&bucket.counts, bucket.counts.value()}};
+    for (size_t i = 0; i < updated.size(); ++i)
+      targets.push_back({&bucket.parameters[static_cast<size_t>(updated[i])], parameters[i], shared});
     for (const std::vector<Variable>& kind : bucket.states)
       for (int64_t i : updated) {
-        states.push_back(value(kind[static_cast<size_t>(i)]));
-        targets.push_back(&kind[static_cast<size_t>(i)]);
+        const Variable& state = kind[static_cast<size_t>(i)];
+        states.push_back(value(state));
+        targets.push_back({&state, states.back()});
       }
     const UpdateOperands operands =
         update_operands(bucket.update, {bucket.counts.value(), updated}, parameters, gradients, states);
-    const Tensor squares = has_trust_ratio(bucket.update.rule) ? update_squares(operands) : Tensor();
+    Tensor squares = has_ratio ? update_squares(operands) : Tensor();
+    if (has_ratio && shared != nullptr) squares = shared->sum(squares);
     Tensors results = optimizer_update(operands, squares);
     for (size_t i = 0; i < targets.size(); ++i) {
       Tensor counts = i == 0 ? side_by_side(conditions, updated, bucket) : conditions[(i - 1) % updated.size()];
-      if (counts.defined()) results[i] = where(counts, results[i], value(*targets[i]));
-      is_whole ? targets[i]->assign(results[i]) : targets[i]->assign_stored(results[i]);
+      if (counts.defined()) results[i] = where(counts, results[i], targets[i].before);
+      assign(targets[i], results[i], is_whole);
     }
+  }
+
+  // What an update changes.
+  struct Target {
+    const Variable* variable;
+    Tensor before;                     // what is updated of it
+    VariableShares* shared = nullptr;  // whose part that is; null: it is what is here
+  };
+
+  static void assign(const Target& target, const Tensor& value, bool is_whole) {
+    if (target.shared != nullptr) return target.shared->assign(*target.variable, value);
+    is_whole ? target.variable->assign(value) : target.variable->assign_stored(value);
   }
 };
 
@@ -187,7 +203,7 @@ void Optimizer::step() {
     const StepContext& context = StepContext::current();
     if (all_say(context.update_is_due)) {
       const auto conditions = context.update_conditions.calls();
-      for (const Bucket& bucket : impl_->buckets) impl_->append(bucket, *conditions);
+      for (const Bucket& bucket : impl_->buckets) impl_->append(bucket, *conditions, context.shares);
       const auto after = context.after_update.calls();
       for (const auto& hook : *after) hook.call(*this);
     }
@@ -197,11 +213,12 @@ void Optimizer::step() {
   commit();
 }
 
-void Optimizer::keep_slice(const Variable& parameter, const Slice& slice) const {
+void Optimizer::keep_slice(const Variable& parameter, const Slice& slice, Keeps what) const {
   for (const Bucket& bucket : impl_->buckets)
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       if (!(bucket.parameters[i] == parameter)) continue;
       for (const std::vector<Variable>& kind : bucket.states) kind[i].keep_slice(slice);
+      if (what == Keeps::states) return parameter.grad_variable().keep_slice(slice);
       return parameter.keep_slice(slice);
     }
   throw_error<ConfigError>("[{}] {} is no parameter that this optimizer updates", impl_->settings.name,

@@ -60,9 +60,11 @@ class Optimizer {
   // How it updates, to be compared and shown: {"optimizer", "adam"}, {"lr", "0.001"}, {"betas", "0.9 and 0.999"} …
   std::vector<std::pair<std::string, std::string>> settings() const;
 
-  // The parameter and what is remembered of it hold that slice from now on (Variable::keep_slice). An optimizer that is
-  // made of parameters with slices has such states from the start.
-  void keep_slice(const Variable& parameter, const Slice& slice) const;
+  // The parameter and what is remembered of it hold that slice from now on (Variable::keep_slice), or only the latter
+  // and the gradient do, and the parameter stays whole: whoever asks for that shares it out (graph/variable_shares.h).
+  // An optimizer that is made of parameters with slices has such states from the start.
+  enum class Keeps : uint8_t { all, states };
+  void keep_slice(const Variable& parameter, const Slice& slice, Keeps what = Keeps::all) const;
 
   // Gives these parameters, with their gradients and what is remembered of them, memory of their own, beside that of
   // the others: which then takes none, where nothing uses them.

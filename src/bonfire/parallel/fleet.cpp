@@ -8,6 +8,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
 #include "bonfire/comm/agreement.h"
+#include "bonfire/graph/variable_copies.h"
 #include "bonfire/parallel/compared.h"
 #include "bonfire/parallel/job.h"
 #include "bonfire/parallel/tensor_split.h"
@@ -20,6 +21,38 @@ void add_devices(Job& self, std::span<const Variable> parameters) {
   std::set<Device> all;
   for (const Variable& parameter : parameters) all.insert(parameter.device());
   for (Device device : all) add_device(self, device);
+}
+
+// The first and the last of those values that its rule gives, of a variable that nobody has used yet.
+std::vector<std::byte> some_by_rule(const Variable& variable) {
+  constexpr int64_t kSome = 64;
+  const FirstValues& rule = variable.first_values();
+  if (!rule) return {};
+  const int64_t all = variable.shape().count(), some = std::min(kSome, all);
+  const size_t bytes = static_cast<size_t>(some) * size_of(variable.dtype());
+  std::vector<std::byte> values(2 * bytes);
+  rule(0, some, variable.dtype(), values.data());
+  rule(all - some, some, variable.dtype(), values.data() + bytes);
+  return values;
+}
+
+// [variables]: whether all ranks would make the same values of it, and none has yet. Then none needs to.
+std::vector<bool> have_same_rules(comm::Group& group, const nn::StateDict& variables) {
+  constexpr int64_t kHasValues = -1;
+  std::vector<int64_t> own, all(variables.size() * static_cast<size_t>(group.size()));
+  for (const auto& [name, named] : variables) {
+    const Variable variable = here(named);
+    const bool is_new = !variable.state().has_values && variable.state().leaf == nullptr && variable.slice().is_all();
+    own.push_back(is_new ? static_cast<int64_t>(base::crc32c(some_by_rule(variable))) : kHasValues);
+  }
+  group.all_gather({own.data(), own.size(), DType::i64}, {all.data(), all.size(), DType::i64});
+  std::vector<bool> same;
+  for (size_t i = 0; i < own.size(); ++i) {
+    bool alike = all[i] != kHasValues;
+    for (size_t at = i; at < all.size(); at += own.size()) alike = alike && all[at] == all[i];
+    same.push_back(alike);
+  }
+  return same;
 }
 
 void broadcast(comm::Group& group, const Variable& variable) {
@@ -51,17 +84,9 @@ namespace {
 
 // What each begins with: its values where it has some, else the first of those that its rule gives.
 comm::Settings compared_values_of(const TensorSplits& splits) {
-  constexpr int64_t kOfRule = 64;
   comm::Settings settings;
   for (const auto& [name, variable, axis, blocks] : splits.shared) {
-    std::vector<std::byte> values;
-    if (variable.state().has_values) {
-      values = variable.save_stored();
-    } else if (const FirstValues& rule = variable.first_values()) {
-      const int64_t count = std::min(kOfRule, variable.shape().count());
-      values.resize(static_cast<size_t>(count) * size_of(variable.dtype()));
-      rule(0, count, variable.dtype(), values.data());
-    }
+    const std::vector<std::byte> values = variable.state().has_values ? variable.save_stored() : some_by_rule(variable);
     settings.emplace_back("checksum of the first values of " + name, fmt::format("{:08x}", base::crc32c(values)));
   }
   return settings;
@@ -120,7 +145,9 @@ void distribute_model(const nn::Module& model, const ModelOptions& options) {
   comm::Group& replicas = *self.along(Axis::data);
   comm::require_same(replicas, "distributed_model", compared_of(model));
   add_devices(self, parameters);
-  for (const auto& [name, variable] : variables) broadcast(replicas, variable);
+  const std::vector<bool> made_alike = have_same_rules(replicas, variables);
+  for (size_t i = 0; i < variables.size(); ++i)
+    if (!made_alike[i]) broadcast(replicas, variables[i].variable);
   std::vector<int64_t> names;
   auto add_name = [&, number = self.models.size() + 1](const std::string& name) {
     return self.steps->names()->add(number == 1 ? name : fmt::format("{} of model {}", name, number));

@@ -34,7 +34,8 @@ void lay_out_on(const Job& self, Device device, const std::vector<Variable>& gra
 // they are. A collective call.
 void lay_out_gradients(const Job& self, const std::vector<Variable>& parameters) {
   std::set<const VariableState*> left;
-  for (const Variable& parameter : parameters) left.insert(&parameter.state());
+  for (const Variable& parameter : parameters)
+    if (!parameter.grad_variable().slice().is_range()) left.insert(&parameter.state());  // parts are never whole
   std::vector<Variable> gradients;
   for (const ModelGradients& model : self.models) {
     const std::vector<Variable> in_order = model.in_order();

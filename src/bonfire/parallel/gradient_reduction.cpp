@@ -8,6 +8,7 @@
 #include "bonfire/graph/engine.h"
 #include "bonfire/parallel/fleet.h"
 #include "bonfire/parallel/job.h"
+#include "bonfire/parallel/strategies/sharding.h"
 #include "bonfire/passes/pass.h"
 
 namespace bonfire::fleet {
@@ -39,8 +40,12 @@ void reduce_gradients(std::span<const Variable> written) {
   for (const Variable& parameter : written) states.insert(&parameter.state());
   self.traced_anew.get();
   const bool later = without_reduction() > 0 || !all_say(StepContext::current().reduces_gradients);
+  DataSharding* sharding = sharding_of_job();
+  if (sharding != nullptr) sharding->forget_gathered();
+  const bool adds_up = later && (sharding == nullptr || sharding->level() == Sharded::optimizer);
+  if (adds_up && sharding != nullptr) sharding->add_up();
   for (size_t i = 0; i < self.models.size(); ++i) {
-    if (!self.models[i].note(states) || later) continue;
+    if (!self.models[i].note(states) || adds_up) continue;
     if (!self.models[i].has_order()) settle_order(self, i, written);
     self.models[i].reduce();
   }

@@ -7,6 +7,7 @@
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/shape_ops.h"
+#include "bonfire/parallel/strategies/sharding.h"
 
 namespace bonfire::fleet {
 namespace {
@@ -81,10 +82,18 @@ Tensor ModelGradients::used_anywhere(const Variable& parameter) const {
 }
 
 void ModelGradients::reduce() {
+  DataSharding* sharding = sharding_of_job();
+  // Gradients of parameters that are parts are reduced where the backward pass makes them.
+  auto is_reduced = [&](const Variable& parameter) {
+    return !parameter.requires_grad() ||
+           (sharding != nullptr && sharding->has(parameter) && !sharding->reduces(parameter));
+  };
+  if (std::ranges::all_of(parameters_, is_reduced)) return;
   std::vector<float> here;
   bool adds = false;  // to gradients that only other ranks have given so far
   for (size_t i = 0; i < parameters_.size(); ++i) {
     bool clear = parameters_[i].state().gradient_is_clear;
+    if (sharding != nullptr && sharding->reduces(parameters_[i])) clear &= !sharding->is_waiting(parameters_[i]);
     adds |= !clear && only_others_[i];
     if (clear) only_others_[i] = true;
     here.push_back(only_others_[i] ? 0.0F : 1.0F);
@@ -101,8 +110,12 @@ void ModelGradients::reduce() {
   for (int64_t place : order_) {
     const auto i = static_cast<size_t>(place);
     const Variable& parameter = parameters_[i];
-    if (!parameter.requires_grad()) continue;
+    if (is_reduced(parameter)) continue;
     PathScope path(module_of(parameter));
+    if (sharding != nullptr && sharding->has(parameter)) {
+      sharding->reduce(parameter, names_[i]);
+      continue;
+    }
     VariableState& state = parameter.state();
     Variable gradient = parameter.grad_variable();
     if (state.gradient_is_clear) gradient.assign(zeros(parameter.shape(), parameter.dtype(), parameter.device()));

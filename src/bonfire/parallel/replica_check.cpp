@@ -53,6 +53,8 @@ nn::StateDict replicated(const nn::Module& model, const optim::Optimizer& optimi
   for (const nn::NamedVariable& named : model.state_dict())
     if (parameters.erase(&named.variable.state()) > 0) values.push_back(named);  // a tied one once
   for (const auto& [name, variable] : optimizer.state()) values.push_back({"optimizer's " + name, variable});
+  // What ranks share out, each has a part of.
+  std::erase_if(values, [](const nn::NamedVariable& one) { return one.variable.slice().is_range(); });
   return values;
 }
 

@@ -1,6 +1,7 @@
 #include "bonfire/parallel/step_communication.h"
 
 #include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/flat_parts.h"
 #include "bonfire/runtime/plan_cache.h"
 
 namespace bonfire::fleet {
@@ -37,10 +38,17 @@ StepCommunication::Embedding embedding_of(const GraphNode& gradient) {
 StepCommunication communication_of(const runtime::Plan& plan) {
   StepCommunication found;
   for (const GraphNode& node : plan.graph->nodes()) {
-    if (node.op != &comm::all_reduce_op() || !is_along_data(node)) continue;
+    const bool gathers = node.op == &comm::gather_flat_op(), scatters = node.op == &comm::scatter_flat_op();
+    if (!gathers && !scatters && node.op != &comm::all_reduce_op()) continue;
+    if (!is_along_data(node)) continue;
     ++found.merged;
+    found.gathers += gathers ? 1 : 0;
+    found.scatters += scatters ? 1 : 0;
+    if (gathers)
+      for (const TensorSpec& whole : node.outputs) found.bytes += static_cast<int64_t>(whole.bytes());
     found.unmerged += static_cast<int64_t>(node.inputs.size());
     for (const GraphValue& input : node.inputs) {
+      if (gathers) break;
       found.bytes += static_cast<int64_t>(input.spec().bytes());
       if (const GraphNode& maker = maker_of(input); is_gradient_of_embedding(maker))
         found.embeddings.push_back(embedding_of(maker));

@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of a job move along the data axis in a step, as it was compiled: all-reduces after merging and before,
+// What the ranks of a job move along the data axis in a step, as it was compiled: collectives after merging and before,
 // and their bytes.
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 namespace bonfire::fleet {
 
 struct StepCommunication {
-  int64_t merged = 0, unmerged = 0;  // all-reduces: that are made, and that there would be with one for each value
-  int64_t bytes = 0;                 // that each rank gives, and gets back
+  int64_t merged = 0, unmerged = 0;   // collectives: that are made, and that there would be with one for each value
+  int64_t scatters = 0, gathers = 0;  // of those that are made: reduce-scatters of gradients, gathers of parameters
+  int64_t bytes = 0;                  // of the whole values
 
   // The gradient of an embedding is zero but for the rows that were looked up; it is reduced whole.
   struct Embedding {

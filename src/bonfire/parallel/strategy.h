@@ -55,6 +55,7 @@ struct DistributedStrategy {
   std::optional<std::vector<std::string>> recompute_segments = {};  // empty: auto
   Choice<bool> sync_batch_norm = usually(false);
   int64_t accumulate_steps = 1;
+  std::string sharding = "off";
 };
 
 // ConfigError for options that would have no effect beside the others, are out of range or are not available yet: none

@@ -1,15 +1,23 @@
 #include "bonfire/passes/bucket_all_reduce.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <set>
 #include <unordered_map>
 
 #include "bonfire/comm/all_reduce.h"
+#include "bonfire/comm/flat_parts.h"
 #include "bonfire/comm/messages.h"
 
 namespace bonfire::passes {
 namespace {
+
+// Those of gradients, and the gathering of what has been updated. Parameters that a step gathers to compute with them
+// are another pass's (gather_parameters.h).
+bool is_merged(const GraphNode& node) {
+  if (node.op == &comm::gather_flat_op()) return !node.attributes.flag("parameter");
+  return node.op == &comm::all_reduce_op() || node.op == &comm::scatter_flat_op();
+}
 
 using Places = std::unordered_map<const GraphNode*, int>;
 
@@ -56,8 +64,8 @@ struct Bucket {
     auto same = [&](const char* attribute) {
       return last.attributes.integer(attribute) == next.node->attributes.integer(attribute);
     };
-    bool alike = same("reduce") && same("axis") && last.device() == next.node->device() &&
-                 last.outputs[0].dtype == next.node->outputs[0].dtype;
+    bool alike = last.op == next.node->op && (!last.attributes.has("reduce") || same("reduce")) && same("axis") &&
+                 last.device() == next.node->device() && last.outputs[0].dtype == next.node->outputs[0].dtype;
     bool in_time = next.made < first_used && made < next.first_used;
     // A message may come only after one of them: its sender has the same reductions, and may send what this one makes.
     bool same_messages = members.back().receives == next.receives;
@@ -101,22 +109,22 @@ class BucketAllReduce final : public Pass {
   }
 
  private:
-  // Each axis fills a bucket of its own, so that what stands between two reductions of one axis need not part them. Who
-  // reads a member of a bucket closes it: so whatever that one still took would be made before its reader.
+  // Each axis and op fills a bucket of its own, so that what stands between two reductions of one axis need not part
+  // them. Who reads a member of a bucket closes it: so whatever that one still took would be made before its reader.
   static std::vector<Bucket> share_out(const std::vector<Reduction>& reductions, const Options& options) {
     struct Filling {
       int64_t total = 0, left = 0, most_bytes = 0;
       int open = -1;  // bucket
     };
-    std::array<Filling, kAxes> axes;
+    std::map<std::pair<int64_t, const Op*>, Filling> fillings;
     auto filling_of = [&](const Reduction& one) -> Filling& {
-      return axes.at(static_cast<size_t>(one.node->attributes.integer("axis")));
+      return fillings[{one.node->attributes.integer("axis"), one.node->op}];
     };
     for (const Reduction& one : reductions) filling_of(one).left = filling_of(one).total += one.bytes;
     std::vector<Bucket> buckets;
     int place = 0;
     for (const Reduction& next : reductions) {
-      for (Filling& filling : axes)
+      for (auto& [kind, filling] : fillings)
         if (filling.open >= 0 && buckets[static_cast<size_t>(filling.open)].reads_a_member(*next.node))
           filling.open = -1;
       Filling& own = filling_of(next);
@@ -151,11 +159,12 @@ class BucketAllReduce final : public Pass {
     std::vector<Reduction> found;
     int named = -1;
     for (GraphNode& node : graph.nodes()) {
-      if (node.op != &comm::all_reduce_op()) continue;
+      if (!is_merged(node)) continue;
       Reduction one{&node, -1, static_cast<int>(places.size()), 0};
       for (const GraphValue& input : node.inputs) one.made = std::max(one.made, places.at(input.node));
       for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) {
-        one.bytes += static_cast<int64_t>(node.outputs[static_cast<size_t>(i)].bytes());
+        const auto at = static_cast<size_t>(i);
+        one.bytes += static_cast<int64_t>(std::max(node.outputs[at].bytes(), node.inputs[at].spec().bytes()));
         for (const GraphNode* user : graph.users({&node, i}))
           one.first_used = std::min(one.first_used, places.at(user));
       }
@@ -170,23 +179,30 @@ class BucketAllReduce final : public Pass {
   // The first node after that place which stays: inputs stand together in front, and all-reduces go away.
   static GraphNode* node_after(const std::vector<GraphNode*>& order, int place) {
     for (auto i = static_cast<size_t>(place) + 1; i < order.size(); ++i)
-      if (!order[i]->is_input() && order[i]->op != &comm::all_reduce_op()) return order[i];
+      if (!order[i]->is_input() && !is_merged(*order[i])) return order[i];
     return nullptr;
+  }
+
+  // That list of all members.
+  static void join(Attributes& attributes, const char* list, const std::vector<Reduction>& members) {
+    std::vector<int64_t> all;
+    for (const Reduction& member : members) {
+      std::span<const int64_t> own = member.node->attributes.list(list);
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    attributes.set({list, std::span<const int64_t>(all)});
   }
 
   static void merge(Graph& graph, const Bucket& bucket, int64_t communicator) {
     const GraphNode& first = *bucket.members.front().node;
     std::vector<GraphValue> operands;
-    std::vector<int64_t> names;
-    for (const Reduction& member : bucket.members) {
+    for (const Reduction& member : bucket.members)
       operands.insert(operands.end(), member.node->inputs.begin(), member.node->inputs.end());
-      std::span<const int64_t> own = member.node->attributes.list("names");
-      names.insert(names.end(), own.begin(), own.end());
-    }
     Attributes attributes = first.attributes;
-    attributes.set({"names", names});
+    for (const char* list : {"names", "shapes"})
+      if (first.attributes.has(list)) join(attributes, list, bucket.members);
     attributes.set({"communicator", communicator});
-    GraphNode* merged = graph.add(comm::all_reduce_op(), std::move(operands), attributes, bucket.before);
+    GraphNode* merged = graph.add(*first.op, std::move(operands), attributes, bucket.before);
     merged->path = bucket.layers == 1 ? first.path : "";
     int output = 0;
     for (const Reduction& member : bucket.members) {

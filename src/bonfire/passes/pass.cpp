@@ -16,6 +16,7 @@
 #include "bonfire/passes/fuse_embedding_add.h"
 #include "bonfire/passes/fuse_linear_cross_entropy.h"
 #include "bonfire/passes/fuse_norms.h"
+#include "bonfire/passes/gather_parameters.h"
 #include "bonfire/passes/look_up_products.h"
 #include "bonfire/passes/rebuild_cheap_values.h"
 #include "bonfire/passes/recompute.h"
@@ -38,6 +39,7 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(fuse_norms());
     list.push_back(sync_batch_norm());
     list.push_back(recompute());
+    list.push_back(gather_parameters());
     list.push_back(bucket_all_reduce());
     list.push_back(fuse_linear_cross_entropy());
     list.push_back(look_up_products());

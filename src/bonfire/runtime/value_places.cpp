@@ -299,8 +299,8 @@ class ValuePlaces::Work {
     return slots;
   }
 
-  // What a step in a line reads is not free after it in the order: it runs on beside the steps that follow, until one
-  // of them reads a result.
+  // What a step in a line reads, and its workspace, is not free after it in the order: it runs on beside the steps that
+  // follow, until one of them reads a result.
   void keep_for_lines(Device device, std::vector<Interval>& slots) {
     auto in_line = [&](const GraphNode* node) { return choices_.of_node.at(node).candidate.line.has_value(); };
     if (std::none_of(order_.nodes.begin(), order_.nodes.end(), in_line)) return;
@@ -311,6 +311,8 @@ class ValuePlaces::Work {
       if (!in_line(node) || node->device() != device) continue;
       auto reader = first_reader.find(node);
       const int done = reader == first_reader.end() ? static_cast<int>(order_.nodes.size()) : reader->second;
+      if (auto own = workspace_slot_.find(node); own != workspace_slot_.end())
+        slots[static_cast<size_t>(own->second)].last = done;
       for (const GraphValue& input : node->inputs)
         if (int slot = cell(input).arena_slot; slot >= 0) {
           int& last = slots[static_cast<size_t>(slot)].last;

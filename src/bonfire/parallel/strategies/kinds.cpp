@@ -5,11 +5,12 @@ namespace bonfire::fleet {
 
 // One in each file of this folder.
 extern const StrategyKind threads, pass_options, memory_release, fetches, local_sgd, accumulation, reduction,
-    sync_batch_norm, recompute, not_built;
+    sync_batch_norm, recompute, sharding, not_built;
 
 std::span<const StrategyKind* const> strategy_kinds() {
-  static const StrategyKind* const kinds[] = {&not_built,    &threads,   &pass_options, &memory_release,  &fetches,
-                                              &accumulation, &local_sgd, &reduction,    &sync_batch_norm, &recompute};
+  static const StrategyKind* const kinds[] = {&not_built, &threads,         &pass_options, &memory_release,
+                                              &fetches,   &accumulation,    &local_sgd,    &sharding,
+                                              &reduction, &sync_batch_norm, &recompute};
   return kinds;
 }
 

@@ -256,6 +256,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("strategy.sync_batch_norm", s.sync_batch_norm, "batch statistics over all processes", any);
   visit.key("strategy.accumulate_steps", s.accumulate_steps, "batches whose gradients are added up before an update",
             some);
+  visit.key("strategy.sharding", s.sharding,
+            "what ranks share out instead of having copies: optimizer states; gradients too; parameters too",
+            {.choices = {"off", "optimizer", "gradients", "parameters"}});
 }
 
 }  // namespace bonfire::train

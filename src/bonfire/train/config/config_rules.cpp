@@ -150,9 +150,8 @@ bool has_momentum(const Config& config) {
 }
 
 bool is_planned_key(std::string_view name) {
-  constexpr std::string_view kKeys[] = {"memory_budget",     "strategy.mode",
-                                        "strategy.ps",       "strategy.offload_optimizer",
-                                        "strategy.sharding", "strategy.use_tf32"};
+  constexpr std::string_view kKeys[] = {"memory_budget", "strategy.mode", "strategy.ps", "strategy.offload_optimizer",
+                                        "strategy.use_tf32"};
   return std::ranges::any_of(
       kKeys, [&](std::string_view key) { return name == key || (name.starts_with(key) && name[key.size()] == '.'); });
 }

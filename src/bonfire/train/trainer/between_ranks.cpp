@@ -56,7 +56,8 @@ void take_values_of_first_rank(const nn::StateDict& variables, std::optional<Axi
   comm::Group& group = along ? fleet::group(*along) : fleet::group();
   const bool is_first = group.rank() == 0;
   for (const auto& [name, variable] : variables) {
-    if (!variable.slice().is_all()) {  // of those that have the same part
+    if (variable.slice().is_range()) continue;  // each has read its own
+    if (!variable.slice().is_all()) {           // of those that have the same part
       take_part_of_first(variable);
       continue;
     }

@@ -12,6 +12,7 @@
 #include "bonfire/parallel/all_devices.h"
 #include "bonfire/parallel/data_parallel.h"
 #include "bonfire/parallel/placement.h"
+#include "bonfire/parallel/strategies/sharding.h"
 #include "bonfire/parallel/tensor_split.h"
 #include "bonfire/train/checkpoint/restart.h"
 #include "bonfire/train/config/config_rules.h"
@@ -127,6 +128,12 @@ void Trainer::State::make_model() {
   if (fleet::world_size() > 1 && !in_stages()) model = fleet::distributed_model(*model, {.split = splits_of(config)});
   optimizer = make_optimizer(config, groups_of(config, model->parameters()));
   distributed.emplace(*optimizer, chosen_strategy(config));  // the environment has had its say in the configuration
+  if (const auto* sharding = fleet::sharding_of_job();
+      own && sharding != nullptr && sharding->level() == fleet::Sharded::parameters)
+    throw_error<ConfigError>(
+        "[train] strategy.sharding: parameters would leave the program's own model in parts; take gradients, or a loop "
+        "of "
+        "the program's own, which can fleet::gather() them");
   local = fleet::local_sgd_of_job();
   accumulation = fleet::accumulation_of_job();
   if (accumulation != nullptr) accumulation->leave_weights_to_program();  // see agree()

@@ -1,6 +1,7 @@
 #include <set>
 
 #include "bonfire/base/error.h"
+#include "bonfire/parallel/strategies/sharding.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
 namespace bonfire::train {
@@ -52,6 +53,9 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
   if (!evaluated) evaluated = evaluator();
   if (of_mean) mean_evaluator = evaluated;
   if (values == nullptr) own_evaluator = evaluated;
+  // Where ranks share out parameters all of them gather these for each batch, also those that have none.
+  const fleet::DataSharding* sharding = fleet::sharding_of_job();
+  const bool gathers = sharding != nullptr && sharding->level() == fleet::Sharded::parameters;
   double loss = 0;
   std::vector<double> sums;
   int64_t targets = 0, begin = 0;  // begin: of the batch, in samples
@@ -60,11 +64,12 @@ EvaluationReport Trainer::State::measure(EvaluationReport::On on, int64_t epoch,
     const data::Share share = samples.share();
     Trace unused;  // of a stand-in, of which only the number of metrics is wanted
     std::optional<TraceScope> aside;
-    if (share.own == 0) aside.emplace(unused);
+    const bool is_aside = share.own == 0 && !gathers;
+    if (is_aside) aside.emplace(unused);
     // All of it is traced before anything is read, and so computed at once.
-    const auto [outputs, mean_loss, counted, parts] =
-        share.own == 0 ? evaluate_batch(input, label) : evaluated(input, label);
+    const auto [outputs, mean_loss, counted, parts] = is_aside ? evaluate_batch(input, label) : evaluated(input, label);
     sums.resize(parts.size());
+    if (share.own == 0 && gathers) mean_loss.item();
     if (share.own > 0) {
       std::vector<int64_t> indices;
       for (int64_t i = 0; i < share.own; ++i) indices.push_back(begin + share.place(i));

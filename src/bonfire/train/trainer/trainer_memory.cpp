@@ -7,6 +7,7 @@
 #include "bonfire/base/error.h"
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/parallel/pipeline/stage_runner.h"
+#include "bonfire/parallel/strategies/sharding.h"
 #include "bonfire/runtime/plan_of_step.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
@@ -62,6 +63,8 @@ std::vector<StepMemory> Trainer::State::memory_of_step() {
     if (holds(variable)) bytes.add(variable, &StepMemory::parameters);
   for (const Variable& parameter : optimizer->parameters())
     if (holds(parameter)) bytes.add(parameter.grad_variable(), &StepMemory::gradients);
+  if (const fleet::DataSharding* sharding = fleet::sharding_of_job())
+    for (const Variable& sum : sharding->sums()) bytes.add(sum, &StepMemory::gradients);
   for (const Variable& parameter : optimizer->parameters())
     if (holds(parameter))
       for (const auto& [name, state] : optimizer->state_of(parameter)) bytes.add(state, &StepMemory::optimizer);

@@ -90,9 +90,13 @@ void Trainer::State::note_collectives() {
   const fleet::StepCommunication found = fleet::last_communication();
   if (found.merged == 0) return;
   told_collectives = true;
+  std::vector<std::string> kinds;
+  if (const int64_t reduced = found.merged - found.scatters - found.gathers; reduced > 0)
+    kinds.push_back(plural(reduced, "all-reduce"));
+  if (found.scatters > 0) kinds.push_back(plural(found.scatters, "reduce-scatter"));
+  if (found.gathers > 0) kinds.push_back(plural(found.gathers, "gather"));
   note(fmt::format("{} moves {} in {}, merged from {}", local ? "averaging the ranks" : "a step",
-                   byte_text(static_cast<double>(found.bytes)), plural(found.merged, "all-reduce"),
-                   grouped(found.unmerged)));
+                   byte_text(static_cast<double>(found.bytes)), fmt::join(kinds, ", "), grouped(found.unmerged)));
   std::vector<std::string> tables;
   for (const auto& one : found.embeddings)
     tables.push_back(fmt::format(
