@@ -1,12 +1,14 @@
 // What sharing a model out gains, on two processors: against one process with one thread, and beside what PyTorch gains
 // against its own. Whole training steps: forward, backward, update.
 //
-//   bench_parallel [--peer-python PYTHON] [--only pipeline|tensor|placement] [--rounds 7] [--json FILE]
+//   bench_parallel [--peer-python PYTHON] [--only pipeline|tensor|placement|sharding] [--rounds 7] [--json FILE]
 //
 //   pipeline    two stages of one thread each, 8 micro-batches, by every schedule; beside the step that the simulator
 //               foretells from the measured times of programs, and the memory that each schedule needs
 //   tensor      BERT-mini, each layer shared by two ranks
 //   placement   two equal branches on cpu:0 and cpu:1, against one after the other on cpu:0
+//   sharding    BERT-mini with AdamW on two ranks that share out optimizer states, gradients, parameters, against two
+//               that have copies; beside PyTorch's FSDP2 against its DDP
 //
 // All kinds take turns within a round; each number is the median over the rounds, and beside it its floor, the least of
 // them; ratios are of medians and, as floors, of floors. Cores must have nothing else to do.
@@ -326,6 +328,53 @@ nlohmann::json measure_tensor(const Settings& settings) {
           {"pytorch_efficiency", peer}};
 }
 
+// --- sharding -------------------------------------------------------------------------------------------------------
+
+struct Level {
+  const char* name;
+  double goal;
+};
+
+nlohmann::json measure_sharding(const Settings& settings) {
+  constexpr Level kLevels[] = {{"optimizer", 1.03}, {"gradients", 1.03}, {"parameters", 1.08}};
+  std::map<std::string, std::unique_ptr<Team>> teams;
+  teams["off"] = std::make_unique<Team>(settings, 2, "sharded off");
+  for (const Level& level : kLevels)
+    teams[level.name] = std::make_unique<Team>(settings, 2, std::string("sharded ") + level.name);
+  const auto ddp = peer_of(settings, "sharded ddp"), fsdp = peer_of(settings, "sharded fsdp");
+  Rounds rounds;
+  for (int round = -1; round < settings.rounds; ++round)
+    for (const auto& [name, team] : teams) {
+      const double before = teams.at("off")->ask("step 2")[0], found = team->ask("step 2")[0];
+      if (round < 0) continue;
+      rounds.note("before " + name, before);
+      rounds.note(name, found);
+      if (name != "off") continue;
+      if (ddp) rounds.note("DDP", ddp->ask("2"));
+      if (fsdp) rounds.note("FSDP2", fsdp->ask("2"));
+    }
+  print(fmt::format(
+      "sharding, BERT-mini with AdamW, 2 ranks x 1 thread, 8 texts of 128 words each: copies {}, peak {:.0f} MB",
+      times_text(rounds, "off"), teams.at("off")->ask("peak")[0] / 1024));
+  nlohmann::json row{{"case", "sharding"}, {"off_ms", rounds.median("off")}};
+  for (const Level& level : kLevels) {
+    const std::string name = level.name;
+    const double ratio = rounds.median(name) / rounds.median("before " + name);
+    print(fmt::format("  {:<12}{}: {:.3f} x (floors {:.3f}; {}), peak {:.0f} MB", name, times_text(rounds, name), ratio,
+                      rounds.floor(name) / rounds.floor("before " + name), verdict(ratio, level.goal, true),
+                      teams.at(name)->ask("peak")[0] / 1024));
+    row[name] = {{"ms", rounds.median(name)}, {"ratio", ratio}};
+  }
+  if (!settings.peer.empty()) {
+    const double own = rounds.median("DDP"), sharded = rounds.median("FSDP2");
+    print(own > 0 && sharded > 0 ? fmt::format("  PyTorch: DDP {}, FSDP2 {}: {:.3f} x", times_text(rounds, "DDP"),
+                                               times_text(rounds, "FSDP2"), sharded / own)
+                                 : "  PyTorch: its process has failed");
+    row["pytorch"] = {{"ddp_ms", own}, {"fsdp2_ms", sharded}};
+  }
+  return row;
+}
+
 // --- placement ------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kBranchWidth = 768, kBranchLayers = 4, kBranchBatch = 256;
@@ -399,15 +448,17 @@ nlohmann::json measure_placement(const Settings& settings) {
 // --- all of them ----------------------------------------------------------------------------------------------------
 
 int run_all(const Settings& settings) {
-  const std::set<std::string> parts{"", "pipeline", "tensor", "placement"};
+  const std::set<std::string> parts{"", "pipeline", "tensor", "placement", "sharding"};
   if (!parts.contains(settings.only))
-    throw_error<ConfigError>("[bench_parallel] --only is '{}', expected pipeline, tensor or placement", settings.only);
+    throw_error<ConfigError>("[bench_parallel] --only is '{}', expected pipeline, tensor, placement or sharding",
+                             settings.only);
   auto asked = [&](const char* part) { return settings.only.empty() || settings.only == part; };
   nlohmann::json rows = nlohmann::json::array();
   if (asked("pipeline"))
     for (const char* work : {"layers", "resnet18_small"}) rows.push_back(PipelineBench(settings, work).run());
   if (asked("tensor")) rows.push_back(measure_tensor(settings));
   if (asked("placement")) rows.push_back(measure_placement(settings));
+  if (asked("sharding")) rows.push_back(measure_sharding(settings));
   if (!settings.json.empty()) std::ofstream(settings.json) << rows.dump(1) << '\n';
   return 0;
 }
@@ -415,6 +466,7 @@ int run_all(const Settings& settings) {
 int be_rank(const std::vector<std::string>& words) {
   if (words.size() == 2 && words[0] == "one") return bench::be_one_process(words[1]);
   if (words.size() == 3 && words[0] == "stage") return bench::be_stage(words[1], words[2]);
+  if (words.size() == 2 && words[0] == "sharded") return bench::be_sharded_rank(words[1]);
   if (words.size() == 2 && words[0] == "tensor") return bench::be_tensor_rank(std::stoi(words[1]));
   throw_error<ConfigError>("[bench_parallel] --rank is for this program's own use");
 }
@@ -431,7 +483,7 @@ int main(int argc, char** argv) {
     flags.add_option("--peer-python", settings.peer, "a Python that has PyTorch");
     flags.add_option("--json", settings.json, "a file for what was measured");
     flags.add_option("--rounds", settings.rounds, "turns of each kind")->check(CLI::PositiveNumber);
-    flags.add_option("--only", settings.only, "pipeline, tensor or placement; else all");
+    flags.add_option("--only", settings.only, "pipeline, tensor, placement or sharding; else all");
     CLI11_PARSE(flags, argc, argv);
     return run_all(settings);
   } catch (const Error& error) {

@@ -199,4 +199,24 @@ inline int be_tensor_rank(int ranks) {
   return status;
 }
 
+// BERT-mini on 8 texts of 128 words a rank, two ranks.
+inline int be_sharded_rank(const std::string& level) {
+  pin(std::atoi(std::getenv("RANK")));
+  fleet::init({.backend = "shm"});
+  const train::StepSubject subject = train::step_subject("bert_mini", {.batch = 8});
+  const models::Model model = fleet::distributed_model(subject.model);
+  optim::Optimizer optimizer =
+      fleet::distributed_optimizer(optim::AdamW(model.parameters(), {.lr = 0.0001}), {.sharding = level});
+  auto step = compile([&](const Tensor& input, const Tensor& target) {
+    Tensor loss = subject.loss(model(input), target);
+    loss.backward();
+    optimizer.step();
+    optimizer.clear_grad();
+    return loss;
+  });
+  const int status = answer_questions([&] { step(subject.input, subject.target); }, {});
+  fleet::leave();
+  return status;
+}
+
 }  // namespace bench

@@ -29,6 +29,7 @@ using Words = std::vector<std::string>;
 struct Option {
   std::string key, off, on;
   bool between_ranks = false;  // has no meaning for one rank
+  bool alone = false;          // another way of training: not among those that are on together
 };
 
 const Option kOptions[] = {
@@ -41,7 +42,10 @@ const Option kOptions[] = {
     {"strategy.fast_math", "false", "true"},
     {"strategy.fuse_all_reduce_ops", "false", "true", true},
     {"strategy.nccl_comm_num", "1", "2", true},
-    {"strategy.use_local_sgd", "false", "true", true},
+    {"strategy.use_local_sgd", "false", "true", true, true},
+    {"strategy.sharding", "off", "optimizer", true, true},
+    {"strategy.sharding", "off", "gradients", true, true},
+    {"strategy.sharding", "off", "parameters", true, true},
 };
 
 struct Settings {
@@ -156,9 +160,10 @@ std::vector<Row> rows_of(const std::vector<Option>& options, const Words& off) {
   for (const Option& option : options) {
     rows.push_back({option.key + "=" + option.on, off});
     rows.back().strategy.push_back(rows.back().name);
-    if (option.key != "strategy.use_local_sgd") on.push_back(rows.back().name);  // another way of training
+    if (!option.alone) on.push_back(rows.back().name);
   }
-  rows.push_back({on.size() == options.size() ? "all on" : "all on, but for local SGD", on});
+  if (!on.empty())
+    rows.push_back({on.size() == options.size() ? "all on" : "all on, but for local SGD and sharding", on});
   return rows;
 }
 
@@ -218,7 +223,7 @@ std::vector<Option> options_of(const Settings& settings) {
   for (const Option& option : kOptions) {
     if (!is_key(option.key) || (settings.ranks == 1 && option.between_ranks)) continue;
     const std::string name = option.key.substr(option.key.find('.') + 1);
-    names += (names.empty() ? "" : ", ") + name;
+    if (!names.ends_with(name)) names += (names.empty() ? "" : ", ") + name;
     if (settings.only.empty() || std::ranges::find(settings.only, name) != settings.only.end())
       options.push_back(option);
   }

@@ -4,6 +4,7 @@ of one. Each process has one thread and one processor.
   one WORK             one process, the micro-batches one after the other
   stage WORK SCHEDULE  two stages (torch.distributed.pipelining): gpipe, 1f1b, zero_bubble
   tensor RANKS         BERT-mini; on two ranks each has its part of every layer (parallelize_module)
+  sharded KIND         BERT-mini with AdamW on two ranks: ddp, or fsdp (fully_shard of each layer and of the whole)
 """
 
 import sys
@@ -16,7 +17,7 @@ import models
 import ranks
 
 MICRO_BATCHES = 8
-PARALLEL = {"stage": 2, "tensor": 2}
+PARALLEL = {"stage": 2, "tensor": 2, "sharded": 2}
 
 
 def work_of(name):
@@ -120,6 +121,29 @@ def tensor(count):
     return step
 
 
+def sharded(kind):
+    model = models.BertMini()
+    tokens = torch.randint(0, 30522, (8, 128))
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0001, foreach=False)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(tokens), tokens.flatten()).backward()
+        optimizer.step()
+
+    return step
+
+
 def forward_on_parts(model, tokens):
     """BertMini.forward with the table of words split by rows, and logits by classes."""
     from torch.distributed.tensor import DTensor, Replicate
@@ -143,6 +167,8 @@ def main():
         step = one(words[0])
     elif kind == "stage":
         step = stage(words[0], words[1], rank)
+    elif kind == "sharded":
+        step = sharded(words[0])
     else:
         step = tensor(count)
     ranks.answer(rank, step)
