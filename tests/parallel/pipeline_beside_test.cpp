@@ -321,7 +321,7 @@ TEST(PipelineBeside, ParametersThatAreFrozenLaterAskForAnotherPipeline) {
   });
   // Who is second may hear of it from the first.
   const bool is_told = std::ranges::any_of(errors, [](const std::string& error) {
-    return error.find("3.weight gets no longer a gradient, unlike when the stages were cut; make a new Pipeline") !=
+    return error.find("3.bias gets no longer a gradient, unlike when the stages were cut; make a new Pipeline") !=
            std::string::npos;
   });
   EXPECT_TRUE(is_told) << errors[0] << errors[1];

@@ -166,13 +166,16 @@ struct StageRunner::State {
   // Memory, updates and what ranks share were settled for the parameters that had gradients then.
   void require_gradients_as_cut(const Signature& made) const {
     const std::map<const VariableState*, Variable> now = gradients_in(made);
+    std::map<std::string, const char*> changed;  // what has become of them, by name
     for (const auto* from : {&now, &gradients})
       for (const auto& [gradient, parameter] : *from)
         if (!(from == &now ? gradients : now).contains(gradient))
-          throw_error<GraphError>(
-              "[pipeline] {} {} a gradient, unlike when the stages were cut; make a new Pipeline after parameters were "
-              "frozen or freed",
-              parameter.name(), from == &now ? "gets" : "gets no longer");
+          changed.emplace(parameter.name(), from == &now ? "gets" : "gets no longer");
+    if (changed.empty()) return;
+    throw_error<GraphError>(
+        "[pipeline] {} {} a gradient, unlike when the stages were cut; make a new Pipeline after parameters were "
+        "frozen or freed",
+        changed.begin()->first, changed.begin()->second);
   }
 
   // What is the same for every signature.
