@@ -281,6 +281,7 @@ const std::vector<Row>& rows() {
       {"strategy.local_sgd_steps", G::ranks, local, "strategy.local_sgd_steps=1", "strategy.local_sgd_steps=3"},
       {"strategy.local_sgd_is_warm_steps", G::ranks, local, "strategy.local_sgd_is_warm_steps=0",
        "strategy.local_sgd_is_warm_steps=1"},
+      {"strategy.sharding", G::ranks, {}, "strategy.sharding=off", "strategy.sharding=optimizer"},
       {"strategy.sync_batch_norm", G::ranks, bn, "strategy.sync_batch_norm=false", "strategy.sync_batch_norm=true"},
   };
   return all;

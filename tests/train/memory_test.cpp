@@ -96,7 +96,7 @@ TEST_F(Memory, OfAModelThatIsComputedAgain) {
 TEST_F(Memory, OfDevicesThatShareABatch) { expect_foretold({"place=cpu:0,cpu:1"}); }
 
 TEST_F(Memory, OfDevicesThatShareOutWhatTheyHold) {
-  const Words devices{"place=cpu:0,cpu:1", "optimizer=adam", "model=lenet"};
+  const Words devices{"place=cpu:0,cpu:1", "optimizer=adam"};
   const StepMemory copies = Trainer(default_config(settings(devices))).memory()[0];
   for (const std::string level : {"optimizer", "parameters"}) {
     SCOPED_TRACE(level);

@@ -108,7 +108,7 @@ TEST(Program, BenchStrategySaysWhatEachOptionGains) {
                   folder / "out");
   EXPECT_EQ(program.wait(), 0) << program.output();
   for (const char* text : {"2 ranks, 1 round of 2 steps", "all off  ", "strategy.use_local_sgd=true  ",
-                           "strategy.fuse_all_reduce_ops=true  ", "all on, but for local SGD  ", " %\n"})
+                           "strategy.fuse_all_reduce_ops=true  ", "all on, but for local SGD and sharding  ", " %\n"})
     EXPECT_NE(program.output().find(text), std::string::npos) << text << " in\n" << program.output();
   EXPECT_EQ(program.output().find("refused"), std::string::npos) << program.output();
   EXPECT_NE(folder.get("rows.json").find("\"samples_per_second\""), std::string::npos);
