@@ -114,7 +114,8 @@ function(bonfire_compile_alike sources_variable name pattern)
   set(${sources_variable} ${others} ${alike} PARENT_SCOPE)
 endfunction()
 
-# Replaces the sources of a list by files that include up to twelve of them each.
+# Replaces the sources of a list by files that include up to twelve of them each, by paths that are the same in every
+# clone, so that a compiler cache serves all of them.
 function(bonfire_include_in_few_files sources_variable name)
   set(files "")
   set(text "")
@@ -122,7 +123,9 @@ function(bonfire_include_in_few_files sources_variable name)
   list(LENGTH ${sources_variable} count)
   math(EXPR each "(${count} + (${count} + 11) / 12 - 1) / ((${count} + 11) / 12)") # as many in one file as in another
   foreach(source IN LISTS ${sources_variable})
-    string(APPEND text "#include \"${source}\"  // NOLINT(bugprone-suspicious-include)\n")
+    get_filename_component(folder ${PROJECT_BINARY_DIR}/together/${name} DIRECTORY)
+    file(RELATIVE_PATH path ${folder} ${source})
+    string(APPEND text "#include \"${path}\"  // NOLINT(bugprone-suspicious-include)\n")
     math(EXPR included "${included} + 1")
     math(EXPR in_file "${included} % ${each}")
     if(in_file EQUAL 0 OR included EQUAL count)

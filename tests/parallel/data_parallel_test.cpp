@@ -409,8 +409,6 @@ TEST(DataParallel, WhatIsNotBuiltIsRefused) {
   fleet::join(nullptr);
   nn::Linear model({.in = 2, .out = 2});
   optim::SGD plain(model.parameters(), {.lr = 0.1});
-  EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_recompute = true}), ConfigError,
-               "use_recompute does not choose by itself yet; name modules");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.amp_dtype = "f16"}), ConfigError,
                "amp_dtype has no effect without use_amp");
   EXPECT_ERROR(fleet::distributed_optimizer(plain, {.use_amp = true, .loss_scaling = 8}), ConfigError,

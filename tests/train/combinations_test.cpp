@@ -278,7 +278,7 @@ TEST(CombinationsRefused, AreRefusedAlikeFromSettingsAndFromALoop) {
       {{"strategy.use_amp=true", "strategy.loss_scaling=8"},
        {.use_amp = true, .loss_scaling = 8},
        "loss_scaling has no effect without use_amp and amp_dtype f16"},
-      {{"strategy.use_recompute=true"}, {.use_recompute = true}, "use_recompute does not choose by itself yet"},
+      {{"memory_budget=6"}, {.memory_budget = "6"}, "memory_budget is '6', expected bytes with their unit"},
   };
   nn::Linear model({.in = 2, .out = 2});
   fleet::join(nullptr);

@@ -1,7 +1,9 @@
 // What a run will need of memory, foretold without running it, beside what it then takes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "bonfire/runtime/plan_cache.h"
 #include "bonfire/train/trainer.h"
@@ -91,6 +93,48 @@ TEST_F(Memory, OfAModelThatIsComputedAgain) {
                    without = Trainer(default_config(settings({}))).memory()[0];
   EXPECT_LT(with.temporaries.arena, 0.8 * static_cast<double>(without.temporaries.arena));
   EXPECT_EQ(with.stored(), without.stored());
+}
+
+struct Told final : Reporter {
+  explicit Told(MemoryReport& last, std::vector<std::string>& notes) : last(last), notes(notes) {}
+  void begin(const RunBegins&) override {}
+  void step(const StepReport&) override {}
+  void evaluated(const EvaluationReport&) override {}
+  void memory(const MemoryReport& report) override { last = report; }
+  void note(const std::string& text) override { notes.push_back(text); }
+  void end(const RunEnds&) override {}
+  MemoryReport& last;
+  std::vector<std::string>& notes;
+};
+
+TEST_F(Memory, WithinABudgetIsSaidForetoldAndMeasured) {
+  const StepMemory without = Trainer(default_config(settings({}))).memory()[0];
+  const auto budget = without.stored() + 7 * without.temporaries.arena / 10;
+  const Words within{fmt::format("memory_budget={:.3f}MB", static_cast<double>(budget) * 1e-6), "steps=12"};
+  expect_foretold(within);
+  std::filesystem::remove_all(folder_ / "runs");
+  EXPECT_LE(Trainer(default_config(settings(within))).memory()[0].all(), budget);
+  MemoryReport told;
+  std::vector<std::string> notes;
+  Trainer trainer(default_config(settings(within)));
+  trainer.add(std::make_unique<Told>(told, notes));
+  const RunEnds end = trainer.run();
+  ASSERT_EQ(told.budget.size(), 2U);
+  EXPECT_NE(told.budget[0].find(" % (estimated)"), std::string::npos) << told.budget[0];
+  EXPECT_NE(told.budget[1].find("measured on cpu:0: memory "), std::string::npos) << told.budget[1];
+  for (const std::string& line : told.budget) EXPECT_EQ(std::ranges::count(notes, line), 1) << line;
+  ASSERT_EQ(told.devices.size(), 1U);
+  EXPECT_LE(told.devices[0].all(), budget);
+  std::ifstream file(end.weights.parent_path() / "report.html");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(page.find("<h2>Memory of a step</h2>"), std::string::npos);
+  EXPECT_NE(page.find(told.budget[1]), std::string::npos);
+}
+
+TEST_F(Memory, OfStagesHasNoBudgetYet) {
+  const Words stages{"num_gpus=2", "mesh.pipeline=2", "memory_budget=1GB"};
+  EXPECT_ERROR(Trainer(default_config(settings(stages))).memory(), ConfigError,
+               "memory_budget is not available yet for the stages of a pipeline");
 }
 
 TEST_F(Memory, OfDevicesThatShareABatch) { expect_foretold({"place=cpu:0,cpu:1"}); }

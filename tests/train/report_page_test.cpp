@@ -7,6 +7,7 @@
 
 #include "bonfire/data/image_reader.h"
 #include "bonfire/train/report/chart.h"
+#include "bonfire/train/report/memory_chart.h"
 #include "bonfire/train/report/png.h"
 #include "bonfire/train/report/reporter.h"
 #include "bonfire/train/tasks/class_judge.h"
@@ -197,6 +198,20 @@ TEST(ReportPage, DrawsTheScheduleOfStages) {
   EXPECT_EQ(bars, 2U * 3 * 3);  // F, B and W of three micro-batches on two stages
   for (const char* part : {"stage 0</text>", "stage 1</text>", ">F0<", ">B2<", ">W1<", "zero_bubble, 3 micro-batches"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
+}
+
+TEST(MemoryChart, ShowsWhatStaysAndEachKindOverTheStep) {
+  StepMemory memory;
+  memory.parameters = 3'000'000;
+  memory.temporaries.bytes = {{1'000'000, 0, 0, 0}, {2'000'000, 500'000, 0, 250'000}, {0, 0, 100'000, 0}};
+  memory.temporaries.fullest = 1;
+  memory.temporaries.forward_steps = memory.temporaries.backward_steps = 1;
+  memory.temporaries.arena = 2'750'000;
+  memory.temporaries.largest = {{MemoryKind::activations, 2'000'000, "conv2d", "layer<1>", "f32 [1]"}};
+  const std::string chart = draw_memory(memory);
+  for (const char* part : {"cpu:0: 5.8 MB in all", "what stays: 3.0 MB", "activations: 2.0 MB", "workspace: 250.0 kB",
+                           "update: 100.0 kB", "2.0 MB  layer&lt;1&gt; conv2d", ">backward<"})
+    EXPECT_NE(chart.find(part), std::string::npos) << part << "\n" << chart;
 }
 
 TEST(ReportPage, OfTextHasNothingThatOnlyImagesHave) {

@@ -102,6 +102,34 @@ TEST_F(Stages, AddUpTheGradientsOfSeveralBatches) {
   expect_same(train({.replicas = 2, .stages = 2}, settings, "mesh"), one);
 }
 
+// Each reads its part for itself, from a file that may be another one on another host.
+TEST_F(Stages, ThatWouldBeginWithOtherWeightsAreNamed) {
+  const std::string first = train({}, {"epochs=1"}, "first").end.weights.string(),
+                    second = train({}, {"epochs=1", "seed=7"}, "second").end.weights.string();
+  const auto errors_with = [&](const std::string& of_first, const std::string& of_second) {
+    return as_ranks(2, [&](int rank) {
+      Words settings{"data=" + (folder_ / "digits").string(),
+                     "output=" + (folder_ / "mixed").string(),
+                     fmt::format("place=cpu:{}", rank),
+                     "batch_size=24",
+                     "mesh.pipeline=2",
+                     "pipeline.micro_batches=2",
+                     "pipeline.cut=[conv2]",
+                     "model=lenet",
+                     "limit=48",
+                     "epochs=1"};
+      const std::string& from = rank == 0 ? of_first : of_second;
+      if (!from.empty()) settings.push_back("init_from=" + from);
+      Trainer trainer(default_config(settings));
+      trainer.run();
+    });
+  };
+  for (const std::string& error : errors_with(first, first)) EXPECT_EQ(error, "");
+  for (const std::string& other : {second, std::string()})
+    for (const std::string& error : errors_with(first, other))
+      EXPECT_NE(error.find("the ranks differ: init_from is"), std::string::npos) << error;
+}
+
 TEST_F(Stages, OfReplicasThatTrainOnTheirOwnAreAveragedStageByStage) {
   const Words settings{"strategy.use_local_sgd=true", "strategy.local_sgd_steps=3", "optimizer=adam", "lr=0.002",
                        "ema_decay=0.9"};

@@ -372,9 +372,9 @@ TEST(TrainerErrors, SayWhatToDo) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(message({"strategy.use_recompute=true"}),
-            "[strategy] use_recompute does not choose by itself yet; name modules in recompute_segments, as [layer1, "
-            "layer2]");
+  EXPECT_EQ(message({"memory_budget=6"}),
+            "[strategy] memory_budget is '6', expected bytes with their unit (6GB, 800MB, 5.5GiB), a share of the "
+            "device's memory (0.8), auto or off");
   EXPECT_NE(message({"model=two_headed"}).find("two_headed learns from images with a box and a class, which are built"),
             std::string::npos)
       << message({"model=two_headed"});

@@ -223,7 +223,7 @@ Rendezvous meet(const Environment& environment, const MeetOptions& options) {
   if (e.token.empty() && e.agent_port > 0 && !TokenFile::needed(e)) e.token = token_of_agent(e, options.timeout);
   // An MPI that gives its processes no secret can carry one.
   if (e.token.empty() && e.starter == Starter::mpirun && !TokenFile::needed(e))
-    e.token = text_over_mpi(random_secret());
+    e.token = text_over_mpi(random_secret(), options.timeout);
   std::shared_ptr<StoreServer> server = e.holds_store() ? open_store(e) : nullptr;
   if (server != nullptr) e.store_port = server->port();
   if (server == nullptr && TokenFile::needed(e)) e.token = token_of_rank_zero(e, options.timeout);

@@ -48,6 +48,27 @@ std::unique_ptr<Graph> Graph::from_trace(Trace& trace, std::span<const Value> li
   return graph;
 }
 
+std::unique_ptr<Graph> Graph::copy() const {
+  auto made = std::make_unique<Graph>();
+  std::unordered_map<const GraphNode*, GraphNode*> copies;
+  auto copied = [&](const GraphValue& value) { return GraphValue{copies.at(value.node), value.index}; };
+  for (const GraphNode& node : nodes_) {
+    if (node.is_input()) {
+      GraphNode* leaf = made->add_input(node.leaf, node.outputs[0]);
+      leaf->leaf_position = node.leaf_position;
+      leaf->path = node.path;
+      copies[&node] = leaf;
+      continue;
+    }
+    std::vector<GraphValue> inputs;
+    for (const GraphValue& input : node.inputs) inputs.push_back(copied(input));
+    copies[&node] = made->add_like(node, *node.op, std::move(inputs), node.attributes);
+  }
+  for (const GraphValue& output : outputs) made->add_output(copied(output));
+  for (const GraphAssignment& one : assignments) made->assign(copies.at(one.variable), copied(one.value));
+  return made;
+}
+
 GraphNode* Graph::add_input(LeafKind kind, const TensorSpec& spec) {
   // Inputs stand first, in order.
   auto before = nodes_.begin();

@@ -87,6 +87,8 @@ class Graph {
   // `live` are the values that users or later backward passes will read; those that are leaves become the trace's.
   static std::unique_ptr<Graph> from_trace(Trace& trace, std::span<const Value> live);
 
+  std::unique_ptr<Graph> copy() const;
+
   GraphNode* add_input(LeafKind kind, const TensorSpec& spec);
   // Appends, or inserts before `before`, a node whose outputs the op's shape rule gives, of the latest phase among
   // those of its inputs.

@@ -1,6 +1,7 @@
 #include "bonfire/graph/step_context.h"
 
 #include <atomic>
+#include <bit>
 
 #include "bonfire/base/error.h"
 #include "bonfire/graph/engine.h"
@@ -25,6 +26,9 @@ void StepOptions::mix_into(base::Hash128& hash) const {
   hash.mix(static_cast<uint64_t>(sync_batch_norm));
   hash.mix(recompute.size());
   for (const std::string& module : recompute) hash.mix(std::string_view(module));
+  hash.mix(static_cast<uint64_t>(memory_budget.kind) | static_cast<uint64_t>(memory_budget.sharers) << 8);
+  hash.mix(std::bit_cast<uint64_t>(memory_budget.amount));
+  for (const auto& [device, bytes] : memory_budget.held) hash.mix(bytes);
 }
 
 StepContext::StepContext() : number(++contexts), random{.seed = first_seed.load()} {}

@@ -3,12 +3,25 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bonfire/base/hash.h"
+#include "bonfire/tensor/device.h"
 #include "bonfire/tensor/dtype.h"
 
 namespace bonfire {
+
+// What a step may take of each device: parameters, gradients, optimizer states, batches and temporaries together.
+struct MemoryBudget {
+  enum class Kind : uint8_t { none, bytes, share, automatic };  // share: of the device's memory; automatic: most of it
+  Kind kind = Kind::none;
+  double amount = 0;
+  int sharers = 1;                                     // processes among which a host's memory is shared out
+  std::vector<std::pair<Device, uint64_t>> held = {};  // bytes that the job holds between steps, at least
+
+  explicit operator bool() const { return kind != Kind::none; }
+};
 
 struct StepOptions {
   bool use_amp = false;  // products and convolutions in amp_dtype
@@ -25,6 +38,7 @@ struct StepOptions {
   bool fast_math = false;                   // kernels whose rounding error is beyond the bound (kernel.h) may be chosen
   bool rebuild_cheap_values = true;         // compute cheap values again in the backward pass instead of keeping them
   std::vector<std::string> recompute = {};  // modules that the backward pass computes again (passes/recompute.h)
+  MemoryBudget memory_budget = {};          // kept to by computing more again (runtime/memory_budget.h)
 
   void mix_into(base::Hash128& hash) const;
 };

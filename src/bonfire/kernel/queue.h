@@ -82,6 +82,7 @@ class Queue {
   // Real time that steps have taken since the queue was made, without those in lines and what waits for them; of all
   // submissions that are done. 0: this queue does not measure.
   virtual double seconds_computing() { return 0; }
+  virtual uint64_t memory_bytes() const = 0;  // that the device has for this process and those beside it
   // Which make of processor it is, where the host's own name for it does not say: "NVIDIA H200".
   virtual std::string model() const { return {}; }
   // Real time in which these submissions could only wait for collectives.

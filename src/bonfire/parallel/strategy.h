@@ -53,6 +53,7 @@ struct DistributedStrategy {
   std::optional<double> loss_scaling = {};  // empty: dynamic
   Choice<bool> use_recompute = usually(false);
   std::optional<std::vector<std::string>> recompute_segments = {};  // empty: auto
+  std::string memory_budget = "off";                                // "6GB", "0.8" of the device, "auto"
   Choice<bool> sync_batch_norm = usually(false);
   int64_t accumulate_steps = 1;
   std::string sharding = "off";

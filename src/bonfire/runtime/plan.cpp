@@ -24,8 +24,22 @@ std::vector<Device> devices_of(const Plan& plan) {
   return {all.begin(), all.end()};
 }
 
+std::string amount(size_t bytes) {
+  const auto number = static_cast<double>(bytes);
+  if (number >= 1e9) return fmt::format("{:.2f} GB", number * 1e-9);
+  return number >= 1e6 ? fmt::format("{:.1f} MB", number * 1e-6) : fmt::format("{:.1f} kB", number * 1e-3);
+}
+
+std::string to_string(const BudgetOutcome& outcome) {
+  return fmt::format("memory {} → {}, step +{:.0f} % (estimated)", amount(outcome.before), amount(outcome.after),
+                     100 * outcome.seconds_again / outcome.seconds);
+}
+
 std::string print_plan(const Plan& plan) {
   std::string text;
+  for (const BudgetOutcome& outcome : plan.budget)
+    text +=
+        fmt::format("{}: {}, {} nodes run again\n", to_string(outcome.device), to_string(outcome), outcome.nodes_again);
   const bool several = plan.programs.size() > 1;
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     const PlanProgram& program = plan.programs[i];

@@ -48,6 +48,7 @@ struct PlanProgram {
 // What was chosen for a node, for `print_plan` and profiles.
 struct PlanNote {
   std::string node, path, candidate;
+  bool again = false;  // it is the second run of one that was not kept
   std::vector<Layout> output_layouts;
   TensorSpec result = {};      // the first output
   double error = 1;            // the candidate's, as a multiple of the plain kernel's
@@ -65,6 +66,17 @@ struct Temporary {
   int first = 0, last = 0;
 };
 
+// What keeping to a memory budget has changed on a device, as planning foretells it.
+struct BudgetOutcome {
+  Device device;
+  size_t budget = 0, before = 0, after = 0;  // bytes of the step in all
+  double seconds = 0, seconds_again = 0;     // of a step as it was, and of what runs again
+  int nodes_again = 0;
+};
+
+std::string amount(size_t bytes);                     // "9.81 GB"
+std::string to_string(const BudgetOutcome& outcome);  // "memory 9.81 GB → 5.93 GB, step +14 % (estimated)"
+
 struct Plan {
   std::vector<PlanProgram> programs;
   std::vector<Layout> leaf_layouts;    // how the memory of variables must lie, and how that of others was given
@@ -76,9 +88,10 @@ struct Plan {
   std::vector<Buffer> constants;
   std::vector<PlanNote> notes;
   std::map<Device, std::vector<Temporary>> temporaries;
-  bool waits_for_ranks = false;  // has collectives
-  std::unique_ptr<Graph> graph;  // after all passes
-  uint64_t last_used = 0;        // number of the submission
+  std::vector<BudgetOutcome> budget;  // [devices that have one]
+  bool waits_for_ranks = false;       // has collectives
+  std::unique_ptr<Graph> graph;       // after all passes
+  uint64_t last_used = 0;             // number of the submission
 };
 
 size_t peak_bytes(const Plan& plan, Device device);  // of temporaries, those that other devices read too

@@ -1,6 +1,7 @@
 #pragma once
 // Planner: from a graph to a plan. Stages: passes → outputs made separate values → candidates and layouts (layout.h) →
-// order and programs (node_order.h) → memory (value_places.h) → kernels and addresses (emit_programs.h).
+// order and programs (node_order.h) → memory (value_places.h) → kernels and addresses (emit_programs.h). With a memory
+// budget it goes through these again (memory_budget.h).
 
 #include <memory>
 #include <span>

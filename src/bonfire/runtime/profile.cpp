@@ -55,6 +55,7 @@ PlanNote note_of(const GraphNode& node, const Candidate& candidate) {
   PlanNote note{.node = std::string(node.name()),
                 .path = node.path,
                 .candidate = candidate.name,
+                .again = node.recomputed,
                 .output_layouts = candidate.output_layouts,
                 .result = {},
                 .error = candidate.error};

@@ -53,6 +53,7 @@ class CudaQueue final : public Queue {
   void* arena(size_t bytes) override;
   size_t spread_bytes() const override { return size_t{32} << 20; }  // more would leave the cache
   double seconds_computing() override;                               // of submissions with collectives only
+  uint64_t memory_bytes() const override { return traits_of(index_).memory_bytes; }
   std::string model() const override { return traits_of(index_).model; }
   double seconds_communicating() override;
   void run_now(const std::function<void(const Run&)>& body) override;

@@ -384,15 +384,29 @@ std::shared_ptr<Group> mpi_group(const MpiOptions& options) {
 
 bool has_mpi() { return true; }
 
-std::string text_over_mpi(const std::string& own) {
+std::string text_over_mpi(const std::string& own, std::chrono::milliseconds timeout) {
   check_launcher();
   start_mpi();
-  const auto what = [] { return "MPI_Bcast"; };
+  const auto what = [] { return "MPI_Ibcast"; };
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const auto share = [&](void* bytes, int count) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibcast(bytes, count, MPI_BYTE, 0, MPI_COMM_WORLD, &request), what);
+    poll_until_done(request, what, [&](Clock::duration) {
+      if (Clock::now() <= deadline) return;
+      failed = true;  // so MPI is not asked for anything any more, and does not write here
+      throw_error<TimeoutError>(
+          "[mpi] waited {} s for rank 0's token, which never came; ranks that have BONFIRE_TOKEN share none: give it "
+          "to "
+          "all of them, or to none",
+          static_cast<double>(timeout.count()) / 1000);
+    });
+  };
   std::string text = own;
   auto length = static_cast<int>(text.size());
-  check(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD), what);
+  share(&length, sizeof length);
   text.resize(static_cast<size_t>(length));
-  check(MPI_Bcast(text.data(), length, MPI_BYTE, 0, MPI_COMM_WORLD), what);
+  share(text.data(), length);
   return text;
 }
 

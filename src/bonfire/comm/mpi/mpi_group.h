@@ -27,6 +27,6 @@ bool has_mpi();
 
 // A collective call of all processes that mpirun has started: the first one's own. "" where Bonfire was built
 // without MPI.
-std::string text_over_mpi(const std::string& own);
+std::string text_over_mpi(const std::string& own, std::chrono::milliseconds timeout);
 
 }  // namespace bonfire::comm

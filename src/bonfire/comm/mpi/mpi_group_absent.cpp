@@ -11,7 +11,7 @@ std::shared_ptr<Group> mpi_group(const MpiOptions&) {
 }
 
 bool has_mpi() { return false; }
-std::string text_over_mpi(const std::string&) { return {}; }
+std::string text_over_mpi(const std::string&, std::chrono::milliseconds) { return {}; }
 
 namespace {
 const bool mpi_registered = register_group_backend("mpi", [](const GroupRequest& request) {

@@ -17,27 +17,6 @@
 namespace bonfire::pipeline {
 namespace {
 
-std::unique_ptr<Graph> copy_of(const Graph& graph) {
-  auto copy = std::make_unique<Graph>();
-  std::unordered_map<const GraphNode*, GraphNode*> made;
-  auto copied = [&](const GraphValue& value) { return GraphValue{made.at(value.node), value.index}; };
-  for (const GraphNode& node : graph.nodes()) {
-    if (node.is_input()) {
-      GraphNode* leaf = copy->add_input(node.leaf, node.outputs[0]);
-      leaf->leaf_position = node.leaf_position;
-      leaf->path = node.path;
-      made[&node] = leaf;
-      continue;
-    }
-    std::vector<GraphValue> inputs;
-    for (const GraphValue& input : node.inputs) inputs.push_back(copied(input));
-    made[&node] = copy->add_like(node, *node.op, std::move(inputs), node.attributes);
-  }
-  for (const GraphValue& output : graph.outputs) copy->add_output(copied(output));
-  for (const GraphAssignment& one : graph.assignments) copy->assign(made.at(one.variable), copied(one.value));
-  return copy;
-}
-
 int number_in_forward(const GraphNode& node) { return node.phase == Phase::forward ? node.number : node.origin; }
 
 std::vector<StepCosts::Node> estimated(const Graph& traced) {
@@ -133,7 +112,7 @@ Stages least_worst(const std::vector<size_t>& ends, int stages, const CostOfStag
 }  // namespace
 
 StepCosts costs_of(const Graph& traced, const StepOptions& options) {
-  const std::unique_ptr<Graph> graph = copy_of(traced);
+  const std::unique_ptr<Graph> graph = traced.copy();
   passes::run_before_cut(*graph, options);
   const auto measured = runtime::measured_nodes(*graph, passes::after_cut(options));
   if (!measured) return {.measured = false, .nodes = estimated(traced)};

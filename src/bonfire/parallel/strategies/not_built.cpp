@@ -10,10 +10,6 @@ void check_not_built(const DistributedStrategy& s) {
   require_effect("amp_dtype", s.amp_dtype != DistributedStrategy{}.amp_dtype, s.use_amp, "use_amp");
   require_effect("loss_scaling", s.loss_scaling.has_value(), s.use_amp && s.amp_dtype == "f16",
                  "use_amp and amp_dtype f16 (bf16 needs no scaling)");
-  if (s.use_recompute && !s.recompute_segments)
-    throw_error<ConfigError>(
-        "[strategy] use_recompute does not choose by itself yet; name modules in recompute_segments, as [layer1, "
-        "layer2]");
   if (s.amp_dtype == "f16") throw_error<ConfigError>("[strategy] amp_dtype f16 is not available yet; leave it out");
   if (s.amp_dtype != "bf16")
     throw_error<ConfigError>("[strategy] amp_dtype is '{}', expected bf16 or f16", s.amp_dtype);

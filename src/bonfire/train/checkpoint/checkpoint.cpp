@@ -7,12 +7,14 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/file.h"
+#include "bonfire/base/hash.h"
 #include "bonfire/base/log_file.h"
 #include "bonfire/base/private_file.h"
 #include "bonfire/comm/same_settings.h"
@@ -442,6 +444,24 @@ fs::path weights_in(const fs::path& place) {
       "checkpoint's "
       "(with {}), or a safetensors file",
       place.string(), kBest, kWeights);
+}
+
+std::string identity_of_weights(const fs::path& file) {
+  constexpr uint64_t kBeginning = 1 << 20, kSample = 4096, kSamples = 64;  // bytes
+  const uint64_t size = fs::file_size(file);
+  std::ifstream in(file, std::ios::binary);
+  base::Hash128 hash;
+  std::string bytes;
+  const auto read = [&](uint64_t place, uint64_t count) {
+    bytes.resize(std::min(count, size - place));
+    in.seekg(static_cast<std::streamoff>(place));
+    if (!in.read(bytes.data(), static_cast<std::streamsize>(bytes.size())))
+      throw_error<DataError>("[checkpoint] {} could not be read", file.string());
+    hash.mix(std::string_view(bytes));
+  };
+  read(0, kBeginning);
+  for (uint64_t i = 0; size > kBeginning && i < kSamples; ++i) read(i * (size - kSample) / kSamples, kSample);
+  return fmt::format("{} bytes, {:016x}", size, hash.low);
 }
 
 std::optional<fs::path> newest_checkpoint(const fs::path& folder, std::vector<std::string>* skipped) {

@@ -74,6 +74,9 @@ std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 // The file that has the weights of a run (its best, else what the newest whole checkpoint evaluates), of a checkpoint,
 // or the file itself. ConfigError for a folder without any, DataError for a damaged checkpoint.
 std::filesystem::path weights_in(const std::filesystem::path& place);
+// What tells a file of weights from another: its size, and a hash of its beginning (names, shapes, checksums) and of
+// samples of the rest.
+std::string identity_of_weights(const std::filesystem::path& file);
 
 std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint);
 std::filesystem::path average_file(const std::filesystem::path& checkpoint);

@@ -216,6 +216,14 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
             any);
 
   auto& s = c.strategy;
+  visit.section("Memory");
+  visit.key(
+      "memory_budget", s.memory_budget,
+      "of each device, for parameters, gradients, optimizer states, batches and temporaries: as 6GB, or a share of "
+      "what it has, as 0.8; what would be more is computed again in the backward pass instead of kept; auto: most "
+      "of what it has",
+      any);
+
   visit.section("Strategy");
   visit.key("strategy.num_threads", s.num_threads, "independent ops in flight on a device", some);
   visit.key("strategy.cpu_threads", s.cpu_threads, "threads inside CPU kernels; auto: cores / processes on the host",
@@ -250,9 +258,9 @@ void visit_keys(AnyConfig& c, Visitor& visit) {
   visit.key("strategy.loss_scaling", s.loss_scaling, "factor on the loss in f16",
             {.least = 0, .above = true, .empty = "dynamic"});
   visit.key("strategy.use_recompute", s.use_recompute,
-            "compute marked segments again in the backward pass instead of keeping them", any);
+            "compute segments again in the backward pass instead of keeping them", any);
   visit.key("strategy.recompute_segments", s.recompute_segments,
-            "modules to mark, as [layer1, encoder.layer.*]; auto, not built yet: what the memory asks for", any);
+            "modules to mark, as [layer1, encoder.layer.*]; auto: as memory_budget asks for, which is auto then", any);
   visit.key("strategy.sync_batch_norm", s.sync_batch_norm, "batch statistics over all processes", any);
   visit.key("strategy.accumulate_steps", s.accumulate_steps, "batches whose gradients are added up before an update",
             some);

@@ -150,7 +150,7 @@ bool has_momentum(const Config& config) {
 }
 
 bool is_planned_key(std::string_view name) {
-  constexpr std::string_view kKeys[] = {"memory_budget", "strategy.mode", "strategy.ps", "strategy.offload_optimizer",
+  constexpr std::string_view kKeys[] = {"strategy.mode", "strategy.ps", "strategy.offload_optimizer",
                                         "strategy.use_tf32"};
   return std::ranges::any_of(
       kKeys, [&](std::string_view key) { return name == key || (name.starts_with(key) && name[key.size()] == '.'); });

@@ -11,6 +11,7 @@
 #include "bonfire/base/file.h"
 #include "bonfire/data/transforms.h"
 #include "bonfire/train/report/chart.h"
+#include "bonfire/train/report/memory_chart.h"
 #include "bonfire/train/report/number_text.h"
 #include "bonfire/train/report/png.h"
 #include "bonfire/train/report/report_frame.h"
@@ -52,6 +53,7 @@ class ReportPage final : public Reporter {
     last_ = report;
     write();
   }
+  void memory(const MemoryReport& report) override { memory_ = report; }
   void note(const std::string&) override {}
   void end(const RunEnds& run) override {
     ended_ = run;
@@ -65,8 +67,9 @@ class ReportPage final : public Reporter {
  private:
   void write() {
     read_metrics();
-    std::string page = report_begin(title()) + heading() + tiles() + charts() + schedule() + waiting() + predictions() +
-                       confidence() + confusion() + lowest_recalls() + layers() + details() + report_end();
+    std::string page = report_begin(title()) + heading() + tiles() + charts() + schedule() + memory_of_a_step() +
+                       waiting() + predictions() + confidence() + confusion() + lowest_recalls() + layers() +
+                       details() + report_end();
     const std::span<const std::byte> chunks[] = {std::as_bytes(std::span<const char>(page))};
     try {
       base::write_file_atomically(run_.folder / "report.html", chunks);
@@ -238,6 +241,15 @@ class ReportPage final : public Reporter {
     return !run_.schedule ? ""
                           : "<h2>What each stage does when</h2><div class=\"card scroll\">" +
                                 draw_schedule(*run_.schedule) + "</div>\n";
+  }
+
+  std::string memory_of_a_step() const {
+    if (memory_.devices.empty()) return {};
+    std::string text = "<h2>Memory of a step</h2>";
+    for (const std::string& line : memory_.budget) text += fmt::format("<p>{}</p>", escape_html(line));
+    for (const StepMemory& device : memory_.devices)
+      text += "<div class=\"card scroll\">" + draw_memory(device) + "</div>\n";
+    return text;
   }
 
   // Where the test loss has risen for long enough while the training loss fell.
@@ -433,6 +445,7 @@ class ReportPage final : public Reporter {
 
   static constexpr size_t kMostInMatrix = 40;  // classes
 
+  MemoryReport memory_;
   RunBegins run_;
   EvaluationReport last_;
   RunEnds ended_;

@@ -12,6 +12,7 @@
 #include "bonfire/data/dataset.h"
 #include "bonfire/parallel/pipeline/schedule.h"
 #include "bonfire/train/report/model_table.h"
+#include "bonfire/train/report/step_memory.h"
 #include "bonfire/train/tasks/metric.h"
 
 namespace bonfire::train {
@@ -66,6 +67,12 @@ struct StepReport {
   std::vector<double> communication_waits = {};  // [ranks], where there are several
 };
 
+// What a step takes of memory: told once the first one that updates is planned, and again when it has been measured.
+struct MemoryReport {
+  std::vector<StepMemory> devices;  // of this process
+  std::vector<std::string> budget;  // what keeping to memory_budget costs, in words
+};
+
 // After the last step of an epoch, and what was due then: an evaluation, a checkpoint.
 struct EpochReport {
   int64_t epoch = 0, step = 0;  // both counted from 1
@@ -115,6 +122,7 @@ class Reporter {
   virtual void step(const StepReport& report) = 0;
   virtual void evaluated(const EvaluationReport& report) = 0;
   virtual void epoch_ended(const EpochReport& /*report*/) {}
+  virtual void memory(const MemoryReport& /*report*/) {}
   virtual void note(const std::string& text) = 0;  // something a person should know
   virtual void end(const RunEnds& run) = 0;
 

@@ -109,11 +109,18 @@ bool holds_slices(const nn::Module& model) {
 
 }  // namespace
 
+// Where each rank reads them for itself.
+void Trainer::State::require_same_first_weights() const {
+  require_same_on_ranks(
+      "train", {{"init_from", config.init_from.empty() ? "none" : identity_of_weights(weights_in(config.init_from))}});
+}
+
 // Where there are several ranks, all begin with the weights of the first, which alone needs the file they come from;
 // but whoever has slices of a program's own making reads these.
 void Trainer::State::make_model() {
   model = own ? own->model : models::make(config.model, opened.model);
   task().check_model(*model, model_name());
+  if (holds_slices(*model) && !goes_on && !in_stages()) require_same_first_weights();
   if (!config.init_from.empty() && (is_first_rank() || holds_slices(*model)) && !goes_on && !in_stages()) {
     nn::LoadReport report =
         nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)), {.strict = config.strict});

@@ -8,7 +8,10 @@
 #include "bonfire/comm/local/local_group.h"
 #include "bonfire/parallel/pipeline/stage_runner.h"
 #include "bonfire/parallel/strategies/sharding.h"
+#include "bonfire/runtime/plan_cache.h"
 #include "bonfire/runtime/plan_of_step.h"
+#include "bonfire/runtime/profile.h"
+#include "bonfire/train/report/number_text.h"
 #include "bonfire/train/trainer/trainer_state.h"
 
 namespace bonfire::train {
@@ -57,6 +60,11 @@ std::vector<StepMemory> Trainer::State::memory_of_step() {
     planned.programs.push_back({"", runtime::plan_of_step(step, batch)});
   }
 
+  return memory_of(planned, batch);
+}
+
+std::vector<StepMemory> Trainer::State::memory_of(const pipeline::PlannedPrograms& planned,
+                                                  std::span<const TensorSpec> batch) const {
   std::map<Device, StepMemory> all;
   VariableBytes bytes(all);
   for (const auto& [name, variable] : model->state_dict())
@@ -97,6 +105,48 @@ std::vector<StepMemory> Trainer::State::memory_of_step() {
     list.push_back(std::move(memory));
   }
   return list;
+}
+
+// In stages the schedule is drawn instead.
+void Trainer::State::tell_memory(std::span<const TensorSpec> batch) {
+  if (stages) return;
+  if (budgeted_since == 0 && !memory_is_told) {
+    memory_is_told = true;
+    const std::shared_ptr<runtime::Plan> plan = runtime::cached_plans().front();  // that of the step just submitted
+    memory_told.devices = memory_of({.programs = {{"", plan}}}, batch);
+    for (const runtime::BudgetOutcome& outcome : plan->budget) {
+      const std::string words = plan->budget.size() > 1
+                                    ? fmt::format("{}: {}", to_string(outcome.device), to_string(outcome))
+                                    : to_string(outcome);
+      memory_told.budget.push_back(words);
+      note(words);
+    }
+    tell(&Reporter::memory, memory_told);
+    if (plan->budget.empty()) return;
+    budgeted = plan;
+    budgeted_since = step;
+    return;
+  }
+  if (budgeted) measure_budget();
+}
+
+// A few steps are looked at once it is warm.
+void Trainer::State::measure_budget() {
+  constexpr int64_t kWarm = 3, kMeasured = 5;  // steps
+  if (step == budgeted_since + kWarm) runtime::start_profile(*budgeted);
+  if (step < budgeted_since + kWarm + kMeasured) return;
+  double once = 0, again = 0;
+  for (const runtime::NodeTime& time : runtime::profile_of(*budgeted))
+    (time.note->again ? again : once) += time.seconds;
+  runtime::stop_profile(*budgeted);
+  for (const runtime::BudgetOutcome& outcome : budgeted->budget) {
+    const size_t taken = storage_use(outcome.device).most + runtime::peak_bytes(*budgeted, outcome.device);
+    memory_told.budget.push_back(fmt::format("measured on {}: memory {}, step +{:.0f} %", to_string(outcome.device),
+                                             byte_text(static_cast<double>(taken)), 100 * again / once));
+    note(memory_told.budget.back());
+  }
+  tell(&Reporter::memory, memory_told);
+  budgeted = nullptr;
 }
 
 std::vector<StepMemory> Trainer::memory() {

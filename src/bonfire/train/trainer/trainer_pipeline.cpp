@@ -60,6 +60,7 @@ void Trainer::State::make_stages() {
 
 void Trainer::State::begin_with_own_weights() {
   const auto is_held = [this](const Variable& one) { return holds(one); };
+  if (!goes_on) require_same_first_weights();
   if (!config.init_from.empty() && !goes_on) {
     const nn::LoadReport report = nn::load_state_dict(model->state_dict(), open_tensors(weights_in(config.init_from)),
                                                       {.strict = config.strict, .only = is_held});

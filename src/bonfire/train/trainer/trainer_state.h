@@ -178,6 +178,7 @@ struct Trainer::State {
   void use_settings() const;  // ConfigError for those that cannot be
   void prepare();
   void make_model();
+  void require_same_first_weights() const;
   void require_batch_fits() const;  // into the memory
   void open_loaders();
   std::function<void(const data::MadeBatch&)> batches_on_timeline(const char* part) const;
@@ -287,6 +288,13 @@ struct Trainer::State {
 
   // trainer_memory.cpp
   std::vector<StepMemory> memory_of_step();  // [devices of this rank]
+  std::vector<StepMemory> memory_of(const pipeline::PlannedPrograms& planned, std::span<const TensorSpec> batch) const;
+  void tell_memory(std::span<const TensorSpec> batch);  // after steps that update
+  void measure_budget();
+  MemoryReport memory_told;
+  bool memory_is_told = false;
+  std::shared_ptr<const runtime::Plan> budgeted;  // while what its budget costs is to be measured
+  int64_t budgeted_since = 0;                     // the step
 };
 
 }  // namespace bonfire::train

@@ -295,6 +295,10 @@ bool Trainer::State::train_epoch(int64_t epoch) {
     show_steps(at, epoch);
     note_collectives();
     note_gathers();
+    if (updated) {
+      const TensorSpec specs[] = {taken.batch.input.spec(), taken.batch.label.spec()};
+      tell_memory(specs);
+    }
     balance_shares(taken.batch.input.size(0));
     check_replicas(updated);
     if (step == first_step + 1 && !config.placement.empty()) note(memory_in_words(*model, *optimizer));

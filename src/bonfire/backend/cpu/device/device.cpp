@@ -130,6 +130,8 @@ class CpuQueue final : public Queue {
     changed_.wait(lock, [&] { return jobs_.empty() && !busy_; });
   }
 
+  uint64_t memory_bytes() const override { return base::memory_bytes(); }
+
   void* arena(size_t bytes) override {
     if (bytes > base::memory_bytes()) fail_memory("the temporaries of a step", bytes);
     std::lock_guard lock(arena_mutex_);
