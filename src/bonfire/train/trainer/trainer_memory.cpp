@@ -133,7 +133,11 @@ void Trainer::State::tell_memory(std::span<const TensorSpec> batch) {
 // A few steps are looked at once it is warm.
 void Trainer::State::measure_budget() {
   constexpr int64_t kWarm = 3, kMeasured = 5;  // steps
-  if (step == budgeted_since + kWarm) runtime::start_profile(*budgeted);
+  if (step == budgeted_since + kWarm) {
+    runtime::start_profile(*budgeted);
+    // Not what timing kernels took.
+    for (const runtime::BudgetOutcome& outcome : budgeted->budget) reset_most_storage(outcome.device);
+  }
   if (step < budgeted_since + kWarm + kMeasured) return;
   double once = 0, again = 0;
   for (const runtime::NodeTime& time : runtime::profile_of(*budgeted))
