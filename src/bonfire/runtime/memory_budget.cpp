@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "bonfire/base/error.h"
 #include "bonfire/base/log.h"
@@ -189,7 +190,8 @@ class WithinBudget {
  private:
   std::vector<TightDevice> tight_devices(const PlanDraft& draft) {
     std::vector<TightDevice> tight;
-    for (Device device : devices_of_order(draft.order())) {
+    const std::vector<Device>& of_programs = draft.order().program_devices;
+    for (Device device : std::set<Device>(of_programs.begin(), of_programs.end())) {
       const size_t fixed = fixed_bytes(draft, device, budget_), limit = limit_on(device, budget_);
       const size_t arena = draft.places().arena_bytes(device);
       if (fixed + arena <= limit) continue;
@@ -199,14 +201,6 @@ class WithinBudget {
       tight.push_back(std::move(one));
     }
     return tight;
-  }
-
-  static std::vector<Device> devices_of_order(const NodeOrder& order) {
-    std::vector<Device> devices = order.program_devices;
-    std::ranges::sort(devices);
-    const auto rest = std::ranges::unique(devices);
-    devices.erase(rest.begin(), rest.end());
-    return devices;
   }
 
   void choose(TightDevice& one) const {
