@@ -18,7 +18,7 @@ struct Length {
   int64_t rows = 64;
   uint64_t steps = 30;
 };
-constexpr Length kOfALargeNet{.rows = 8, .steps = 6};
+constexpr Length kOfALargeNet{.rows = 64, .steps = 3};
 
 struct Trained {
   std::vector<double> numbers;  // losses, then weights and buffers
@@ -104,7 +104,6 @@ TEST(MemoryBudget, OfAGpt2GivesTheSameBits) { expect_same_in_less(small_gpt2(), 
 TEST(MemoryBudget, InMixedPrecisionGivesTheSameBits) {
   expect_same_in_less(small_bert(), {0.9}, {}, {.use_amp = true});
   expect_same_in_less(small_gpt2(), {0.8}, {}, {.use_amp = true});
-  expect_same_in_less(small_resnet(), {0.7}, kOfALargeNet, {.use_amp = true});
 }
 
 TEST(MemoryBudget, BesideMarkedModulesGivesTheSameBits) {

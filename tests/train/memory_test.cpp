@@ -111,6 +111,7 @@ TEST_F(Memory, WithinABudgetIsSaidForetoldAndMeasured) {
   const StepMemory without = Trainer(default_config(settings({}))).memory()[0];
   const auto budget = without.stored() + 7 * without.temporaries.arena / 10;
   const Words within{fmt::format("memory_budget={:.3f}MB", static_cast<double>(budget) * 1e-6), "steps=12"};
+  runtime::clear_plan_cache();  // of the step without
   expect_foretold(within);
   std::filesystem::remove_all(folder_ / "runs");
   EXPECT_LE(Trainer(default_config(settings(within))).memory()[0].all(), budget);
@@ -118,14 +119,14 @@ TEST_F(Memory, WithinABudgetIsSaidForetoldAndMeasured) {
   std::vector<std::string> notes;
   Trainer trainer(default_config(settings(within)));
   trainer.add(std::make_unique<Told>(told, notes));
-  const RunEnds end = trainer.run();
+  trainer.run();
   ASSERT_EQ(told.budget.size(), 2U);
   EXPECT_NE(told.budget[0].find(" % (estimated)"), std::string::npos) << told.budget[0];
   EXPECT_NE(told.budget[1].find("measured on cpu:0: memory "), std::string::npos) << told.budget[1];
   for (const std::string& line : told.budget) EXPECT_EQ(std::ranges::count(notes, line), 1) << line;
   ASSERT_EQ(told.devices.size(), 1U);
   EXPECT_LE(told.devices[0].all(), budget);
-  std::ifstream file(end.weights.parent_path() / "report.html");
+  std::ifstream file(folder_ / "runs/1/report.html");
   const std::string page((std::istreambuf_iterator<char>(file)), {});
   EXPECT_NE(page.find("<h2>Memory of a step</h2>"), std::string::npos);
   EXPECT_NE(page.find(told.budget[1]), std::string::npos);
