@@ -77,12 +77,13 @@ TEST(Recompute, OfAnLstmGivesTheSameNumbers) { expect_same(small_lstm(), {"lstm"
 struct LongLstm {
   int64_t times, batch, input, hidden, layers;
   double dropout = 0;
-  bool batch_first = false, mixed_precision = false;
+  bool batch_first = false, mixed_precision = false, is_nested = false;
   int reads = 0;  // of its results: the last output, all outputs, the last states, everything
 
   std::string text() const {
-    return fmt::format("{} times, batch {}, {} inputs, {} layers of {}, dropout {}, batch first {}, bf16 {}, reads {}",
-                       times, batch, input, layers, hidden, dropout, batch_first, mixed_precision, reads);
+    return fmt::format(
+        "{} times, batch {}, {} inputs, {} layers of {}, dropout {}, batch first {}, bf16 {}, nested {}, reads {}",
+        times, batch, input, layers, hidden, dropout, batch_first, mixed_precision, is_nested, reads);
   }
 };
 
@@ -99,6 +100,7 @@ LongLstm random_lstm(uint64_t number) {
           .dropout = below(2) == 0 ? 0 : 0.3,
           .batch_first = below(2) == 0,
           .mixed_precision = number % 2 == 1,
+          .is_nested = number % 5 == 4,
           .reads = static_cast<int>(number / 2 % 4)};
 }
 
@@ -134,7 +136,7 @@ Outcome gradients_of(const LongLstm& lstm, const Modules& recomputed) {
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = normal_at(12, 1, i);
   Tensor x = Tensor::from<float>(numbers, shape);
   x.set_requires_grad(true);
-  Tensor loss = loss_of(lstm, net(x));
+  Tensor loss = loss_of(lstm, lstm.is_nested && !recomputed.empty() ? recompute([&] { return net(x); }) : net(x));
   loss.backward();
   Outcome outcome{{"loss", {loss.item()}}, {"x", x.grad().to_vector<double>()}};
   for (const auto& [name, parameter] : net.named_parameters()) outcome[name] = parameter.grad().to_vector<double>();
@@ -180,6 +182,19 @@ TEST(Recompute, OfAnLstmOver2000StepsTrainsAsWithout) {
     const Outcome found = on_one_device(subject, run);
     EXPECT_EQ(found.at("result 0").front(), expected.at("result 0").front());
     expect_near(found, expected, mixed_precision ? "bf16" : "f32", mixed_precision ? 1e-2 : 1e-6);
+  }
+}
+
+TEST(Recompute, OfALongLstmInStagesTrainsAsOnOneDevice) {
+  const testing::PinnedKernels pinned;
+  Subject subject = small_lstm();
+  subject.data.input = {70};
+  for (ScheduleKind schedule : kSchedules) {
+    Training run{.schedule = schedule, .cut = {{"fc"}}, .recompute = {"lstm"}};
+    const std::vector<Outcome> found = on_stages(subject, run, {.pipeline = 2});
+    run.recompute = {};
+    const Outcome expected = on_one_device(subject, run);
+    for (const Outcome& one : found) expect_near(one, expected, name_of(schedule));
   }
 }
 
