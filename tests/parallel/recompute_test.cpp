@@ -209,10 +209,13 @@ TEST(Recompute, OfALongLstmNeedsLittleMemory) {
     synchronize();
     size_t most = 0;
     for (const auto& plan : runtime::cached_plans()) most = std::max(most, runtime::peak_bytes(*plan, {}));
-    return most;
+    return static_cast<double>(most);
   };
-  const size_t with_all = peak_of({});
-  EXPECT_LE(static_cast<double>(peak_of({"lstm"})), 0.15 * static_cast<double>(with_all));
+  for (const bool mixed_precision : {false, true}) {
+    StepContext::current().options.use_amp = mixed_precision;
+    const double with_all = peak_of({});
+    EXPECT_LE(peak_of({"lstm"}), 0.15 * with_all) << mixed_precision;
+  }
 }
 
 TEST(Recompute, OfModulesInModulesGivesTheSameNumbers) {

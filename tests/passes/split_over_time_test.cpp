@@ -74,14 +74,16 @@ struct Step {
 using Names = std::multiset<std::string>;
 
 Tensor of_last_state(const LstmResult& result) { return sum(square(slice(result.output, 0, -1))); }
+Tensor of_last_row(const LstmResult& result) { return sum(square(squeeze(slice(result.output, 1, -1), 1))); }
 
 TEST(SplitOverTime, LeavesNothingOfAllTimes) {
-  const Step whole({}, of_last_state), again({}, of_last_state),
-      batch_first({.batch_first = true},
-                  [](const LstmResult&result) { return sum(square(squeeze(slice(result.output, 1, -1), 1))); });
+  const Step whole({}, of_last_state), again({}, of_last_state), narrow({}, of_last_state);
+  const Step batch_first({.batch_first = true}, of_last_row);
   EXPECT_FALSE(whole.of_all_times().empty());
   again.run();
   EXPECT_EQ(again.of_all_times(), Names());
+  narrow.run({.use_amp = true});
+  EXPECT_EQ(narrow.of_all_times(), Names());
   batch_first.run();
   EXPECT_EQ(batch_first.of_all_times(), Names());
 }

@@ -15,10 +15,17 @@ bool is_same_constant(const GraphNode& a, const GraphNode& b) {
          a.attributes.integer("value") == b.attributes.integer("value");
 }
 
+// Mixed precision puts casts between.
+GraphValue before_casts(GraphValue value) {
+  while (has_name(*value.node, "cast")) value = value.node->inputs[0];
+  return value;
+}
+
 // [1, N, H], made of [N, H]?
 bool is_state_as_a_time(const GraphValue& value, const GraphValue& state) {
-  return (has_name(*value.node, "reshape") && value.node->inputs[0] == state) ||
-         is_same_constant(*value.node, *state.node);
+  const GraphNode &as_a_time = *before_casts(value).node, &own = *before_casts(state).node;
+  return (has_name(as_a_time, "reshape") && before_casts(as_a_time.inputs[0]) == before_casts(state)) ||
+         is_same_constant(as_a_time, own);
 }
 
 }  // namespace
@@ -49,13 +56,13 @@ TimeAxes LstmStack::inputs_of(const GraphNode& node) const {
 
 GraphNode* LstmStack::shifted_layer(const GraphNode& node) const {
   if (!has_name(node, "concat") || node.inputs.size() != 2 || node.attributes.integer("axis") != 0) return nullptr;
-  const GraphNode& earlier = *node.inputs[1].node;
+  const GraphNode& earlier = *before_casts(node.inputs[1]).node;
   if (!has_name(earlier, "slice")) return nullptr;
   GraphNode* layer = earlier.inputs[0].node;
-  const bool is_shifted = is_layer(*layer) && inside_.contains(layer) && earlier.inputs[0].index == 0 &&
-                          earlier.attributes.ints("begin") == Shape{0, 0, 0} &&
-                          earlier.attributes.ints("steps") == Shape{1, 1, 1} && node.outputs[0] == layer->outputs[0] &&
-                          is_state_as_a_time(node.inputs[0], layer->inputs[1]);
+  const bool is_shifted =
+      is_layer(*layer) && inside_.contains(layer) && earlier.inputs[0].index == 0 &&
+      earlier.attributes.ints("begin") == Shape{0, 0, 0} && earlier.attributes.ints("steps") == Shape{1, 1, 1} &&
+      node.outputs[0].shape == layer->outputs[0].shape && is_state_as_a_time(node.inputs[0], layer->inputs[1]);
   return is_shifted ? layer : nullptr;
 }
 
@@ -114,7 +121,7 @@ bool LstmStack::add(const GraphValue& value, TimeAxis time) {
   if (is_shifted || (pass_ == 1 && is_padding(node, time))) {
     add_inside(node);
     times_of_values_.emplace(std::pair(&node, 0), time);
-    if (is_shifted && graph_.only_user(node.inputs[1], &node)) sliced_.insert(node.inputs[1].node);
+    if (is_shifted) note_shift(node);
     return true;
   }
   if (node.is_input() || !is_between(node)) return true;
@@ -123,6 +130,17 @@ bool LstmStack::add(const GraphValue& value, TimeAxis time) {
   add_inside(node);
   times_of_values_.emplace(std::pair(&node, 0), time);
   return add_inputs(node, *inputs);
+}
+
+// The slice is not made, unless somebody else reads it.
+void LstmStack::note_shift(const GraphNode& shifted) {
+  const GraphNode* reader = &shifted;
+  GraphValue value = shifted.inputs[1];
+  for (; graph_.only_user(value, reader); value = reader->inputs[0]) {
+    reader = value.node;
+    if (!has_name(*reader, "cast")) break;
+  }
+  if (has_name(*reader, "slice")) sliced_.insert(reader);
 }
 
 bool LstmStack::add_inputs(const GraphNode& node, const TimeAxes& inputs) {

@@ -61,6 +61,7 @@ class LstmStack {
   bool add_inputs(const GraphNode& node, const TimeAxes& inputs);
   bool add_readers(const GraphValue& value);
   void add_inside(GraphNode& node);
+  void note_shift(const GraphNode& shifted);
   void note_dependence(const GraphNode& node);
   bool is_only_sliced(const GraphValue& value, TimeAxis time) const;
   std::optional<size_t> span_of_slice(const GraphNode& slice, TimeAxis time) const;

@@ -179,6 +179,7 @@ class StackInSpans {
     std::vector<GraphValue> inputs;
     for (size_t i = 0; i < times.size(); ++i)
       inputs.push_back(times[i] ? of_span(node, node.inputs[i], *times[i]) : node.inputs[i]);
+    if (const GraphValue narrow = before_widening(node, inputs[0])) return set_built({&node, 0}, narrow);
     const auto is_zero = [](const GraphValue& value) { return value.node == nullptr; };
     if (std::any_of(inputs.begin(), inputs.end(), is_zero)) {
       const GraphValue rest = without_zeros(node, inputs);
@@ -188,6 +189,15 @@ class StackInSpans {
     }
     Attributes attributes = attributes_of_span(node, time, spans_[span_]);
     set_built({&node, 0}, {add(node, *node.op, std::move(inputs), std::move(attributes)), 0});
+  }
+
+  // Where the node casts back what has been widened.
+  static GraphValue before_widening(const GraphNode& node, const GraphValue& input) {
+    if (node.name() != "cast" || input.node == nullptr || input.node->is_input() || input.node->name() != "cast")
+      return {};
+    const GraphValue& narrow = input.node->inputs[0];
+    const bool is_exact = narrow.spec().dtype == DType::bf16 && input.spec().dtype == DType::f32;
+    return is_exact && narrow.spec().dtype == node.outputs[0].dtype ? narrow : GraphValue();
   }
 
   // 0 + x of x's type. Where the only input is zeros so is what permutes or casts them.
@@ -255,7 +265,7 @@ class StackInSpans {
       const GraphValue earlier{slice_of(node, {layer, 0}, {0, 1}, {0, length - 1}), 0};
       all = {add(node, *node.op, {all, earlier}, node.attributes), 0};
     }
-    set_built({&node, 0}, all);
+    set_built({&node, 0}, cast(node, all, node.outputs[0].dtype));
   }
 
   // ---- what comes out ----
