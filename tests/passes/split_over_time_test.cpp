@@ -95,8 +95,8 @@ TEST(SplitOverTime, GoesThroughAllLayersOfASpanAtOnce) {
   for (const GraphNode* layer : step.all("lstm_layer")) (layer->recomputed ? again : forward).push_back(layer);
   ASSERT_EQ(forward.size(), 3U * kSpans);
   for (size_t i = 0; i < forward.size(); ++i) {
-    if (i >= 3) EXPECT_EQ(forward[i]->inputs[1].node, forward[i - 3]);  // the states of the span before
-    if (i >= 3) EXPECT_EQ(forward[i]->inputs[2].node, forward[i - 3]);
+    for (size_t state : {1, 2})  // of the span before
+      EXPECT_TRUE(i < 3 || forward[i]->inputs[state].node == forward[i - 3]) << i;
     EXPECT_EQ(forward[i]->outputs[0].shape[0], i / 3 + 1 == kSpans ? 5 : 15);
   }
   EXPECT_EQ(again.size(), 3U * (kSpans - 1));  // the last span's gradients come first
@@ -104,7 +104,7 @@ TEST(SplitOverTime, GoesThroughAllLayersOfASpanAtOnce) {
   ASSERT_EQ(gradients.size(), 3U * kSpans);
   for (size_t i = 0; i < gradients.size(); ++i) {
     EXPECT_EQ(gradients[i]->outputs[0].shape[0], i < 3 ? 5 : 15);
-    if (i >= 3) EXPECT_EQ(gradients[i]->inputs[gradients[i]->inputs.size() - 1].node, gradients[i - 3]);
+    EXPECT_TRUE(i < 3 || gradients[i]->inputs.back().node == gradients[i - 3]) << i;
   }
 }
 
@@ -163,8 +163,9 @@ TEST(SplitOverTime, CarriesNarrowCellsWide) {
     EXPECT_EQ(layer->outputs[2].dtype, DType::f32);
   }
   for (const GraphNode* added : step.all("add"))
-    if (added->phase == Phase::backward && !added->recomputed && added->outputs[0].shape.rank() == 2)
+    if (added->phase == Phase::backward && !added->recomputed && added->outputs[0].shape.rank() == 2) {
       EXPECT_EQ(added->outputs[0].dtype, DType::f32);  // sums over spans
+    }
 }
 
 TEST(SplitOverTime, LeavesShortSequencesAndOtherPassesAlone) {
