@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/shape_ops.h"
 #include "tests/ops/op_case.h"
 
