@@ -2,6 +2,7 @@
 
 #include "bonfire/base/error.h"
 #include "bonfire/ops/creation.h"
+#include "bonfire/ops/elementwise.h"
 #include "bonfire/ops/shape_ops.h"
 #include "tests/ops/op_case.h"
 
@@ -291,6 +292,24 @@ bool add_cutting() {
            [](const std::vector<Numbers>&) {
              return Numbers{3, 3, 3};
            }},
+      {.name = "put_slice/rows",
+       .inputs = {given({3, 2}, {1, 2, 3, 4, 5, 6}), given({1, 2}, {7, 8})},
+       .call =
+           [](const Inputs& x) {
+             return trace_op(find_op("put_slice"), x, {{"axis", 0}, {"begin", 1}});
+           },
+       .shapes = {{3, 2}},
+       .reference = [](const std::vector<Numbers>&) { return Numbers{1, 2, 7, 8, 5, 6}; },
+       .differentiable = false},
+      {.name = "put_slice/columns_over_the_memory_of_the_whole",
+       .inputs = {given({2, 3}, {1, 2, 3, 4, 5, 6}), given({2, 2}, {7, 8, 9, 10})},
+       .call =
+           [](const Inputs& x) {
+             return trace_op(find_op("put_slice"), std::vector<Tensor>{-x[0], x[1]}, {{"axis", 1}, {"begin", 1}});
+           },
+       .shapes = {{2, 3}},
+       .reference = [](const std::vector<Numbers>&) { return Numbers{-1, 7, 8, -4, 9, 10}; },
+       .differentiable = false},
       {.name = "copy_to_device/there_and_back",
        .inputs = {floats({3, 5})},
        .call =
@@ -358,6 +377,12 @@ const bool errors = add_error_cases({
                              pad(zeros({3}), {{-1, 0}});
                            },
                            {"[pad]", "[-1]", "[3]"}),
+    error_case<ShapeError>(
+        "put_slice/beyond_the_end",
+        [] {
+          trace_op(find_op("put_slice"), {zeros({3, 2}), zeros({2, 2})}, {{"axis", 0}, {"begin", 2}});
+        },
+        {"[put_slice]", "[2, 2]", "2", "[3, 2]"}),
     error_case<ShapeError>("squeeze/extent",
                            [] {
                              squeeze(zeros({2, 3}), 1);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "bonfire/graph/op.h"
 #include "bonfire/ops/attention.h"
 #include "bonfire/ops/creation.h"
 #include "bonfire/ops/dropout.h"
@@ -15,6 +16,7 @@
 #include "bonfire/ops/lstm.h"
 #include "bonfire/ops/matmul.h"
 #include "bonfire/ops/reduce.h"
+#include "bonfire/ops/shape_ops.h"
 #include "bonfire/ops/softmax.h"
 
 namespace bonfire::sequence_test {
@@ -141,6 +143,40 @@ TEST(Lstm, GivesTheSameBeginningHoweverLongTheSequence) {
   Numbers longer = lstm(ramp({200, 2, 3}, {5, 13}), layers).output.to_vector<double>();
   longer.resize(shorter.size());
   EXPECT_EQ(shorter, longer);  // the future does not change the past
+}
+
+// In parts, each of which begins with the states that the one before it has ended with; c is carried in f32. Gradients
+// go the other way.
+TEST(Lstm, HasTheSameBitsInParts) {
+  const Op &layer = find_op("lstm_layer"), &gradient = find_op("lstm_layer_gradient");
+  constexpr int64_t kCut = 4, kTimes = 9;
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+    const Tensor projected = ramp({kTimes, 3, 20}, {5, 13, 3}).to(dtype), dy = ramp({kTimes, 3, 5}, {3, 11}).to(dtype);
+    const Tensor h0 = ramp({3, 5}, {2, 7}).to(dtype), c0 = ramp({3, 5}, {3, 5}).to(dtype);
+    const Tensor w = ramp({20, 5}, {5, 17}).to(dtype);
+    const auto part = [](const Tensor& x, bool is_first) {
+      return is_first ? slice(x, 0, 0, kCut) : slice(x, 0, kCut, kTimes);
+    };
+    const auto bits = [](const Tensor& x) { return x.to_vector<double>(); };
+    const Tensors all = trace_op_all(layer, {projected, h0, c0, w});
+    const Tensors first = trace_op_all(layer, {part(projected, true), h0, c0.to(wide), w});
+    const Tensors second = trace_op_all(layer, {part(projected, false), first[1], first[2], w});
+    EXPECT_EQ(first[2].dtype(), wide);
+    EXPECT_EQ(bits(concat({first[0], second[0]}, 0)), bits(all[0]));
+    EXPECT_EQ(bits(second[1]), bits(all[1]));
+    EXPECT_EQ(bits(second[2].to(dtype)), bits(all[2]));
+
+    const auto has = [](bool states) { return Attributes{{"has_dy", 1}, {"has_dh", states}, {"has_dc", states}}; };
+    const Tensors of_all = trace_op_all(gradient, {w, c0, all[3], all[4], dy}, has(false));
+    const Tensors of_second = trace_op_all(gradient, {w, first[2], second[3], second[4], part(dy, false)}, has(false));
+    const Tensors of_first = trace_op_all(
+        gradient, {w, c0.to(wide), first[3], first[4], part(dy, true), of_second[1], of_second[2]}, has(true));
+    EXPECT_EQ(of_first[1].dtype(), wide);
+    EXPECT_EQ(bits(concat({of_first[0], of_second[0]}, 0)), bits(of_all[0]));
+    EXPECT_EQ(bits(of_first[1].to(dtype)), bits(of_all[1]));
+    EXPECT_EQ(bits(of_first[2].to(dtype)), bits(of_all[2]));
+  }
 }
 
 TEST(Attention, IsPyTorchs) {

@@ -33,6 +33,7 @@ struct Traced {
   }
 
   void run(const Options& options = {}) const {
+    mark_recomputed()->run(*graph, options);
     recompute()->run(*graph, options);
     verify(*graph, "recompute");
     dead_code()->run(*graph, options);

@@ -7,8 +7,15 @@ namespace bonfire {
 namespace {
 
 constexpr std::string_view kWithoutCuda[] = {
-    "arange",     "attention",           "attention_gradient", "embedding_gradient_add", "linear_cross_entropy",
-    "lstm_layer", "lstm_layer_gradient", "sum_as_f32",
+    "arange",
+    "attention",
+    "attention_gradient",
+    "embedding_gradient_add",
+    "linear_cross_entropy",
+    "lstm_layer",
+    "lstm_layer_gradient",
+    "put_slice",
+    "sum_as_f32",
 };
 static_assert(std::is_sorted(std::begin(kWithoutCuda), std::end(kWithoutCuda)));
 

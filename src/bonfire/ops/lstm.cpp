@@ -28,6 +28,12 @@ Sizes sizes_of(const InferContext& context, size_t gates) {
   return {shape[0], shape[1], shape[2] / 4};
 }
 
+// A state may be f32 beside a narrower type.
+void require_dtype_or_wide(const InferContext& context, size_t input, const char* role, DType dtype, bool may_be_wide) {
+  const bool is_wide = context.input(input).dtype == DType::f32 && dtype != DType::f64;
+  if (!may_be_wide || !is_wide) require_dtype(context, input, role, dtype);
+}
+
 // The recurrence of one layer. projected [T, N, 4H] (the input's part of the gates, biases included), h0 [N, H],
 // c0 [N, H], w_hh [4H, H] → y [T, N, H], h and c at the end [N, H], and what the gradient needs: the gates after their
 // activation [T, N, 4H] and the cells [T, N, H].
@@ -37,21 +43,24 @@ OutputSpecs infer_lstm_layer(const InferContext& context) {
   auto [times, batch, hidden] = sizes_of(context, 0);
   const char* roles[] = {"gates", "h0", "c0", "w_hh"};
   for (size_t i = 1; i < 4; ++i) {
-    require_dtype(context, i, roles[i], context.input(0).dtype);
+    require_dtype_or_wide(context, i, roles[i], context.input(0).dtype, i == 2);
     require_shape(context, i, roles[i], i == 3 ? Shape{4 * hidden, hidden} : Shape{batch, hidden});
   }
   TensorSpec y = context.input(0);
   y.shape = {times, batch, hidden};
-  return {y, context.input(1), context.input(1), context.input(0), y};
+  return {y, context.input(1), context.input(2), context.input(0), y};
 }
 
 // w_hh, c0, gates, cells, then those of dy, dh, dc (at the end) that exist → dprojected, dh0, dc0.
 OutputSpecs infer_lstm_layer_gradient(const InferContext& context) {
   require_one_device(context);
   auto [times, batch, hidden] = sizes_of(context, 2);
-  for (size_t i = 0; i < context.inputs.size(); ++i) require_dtype(context, i, "an input", context.input(2).dtype);
-  require_shape(context, 3, "cells", {times, batch, hidden});
   size_t next = 4;
+  const size_t first_state = next + (context.attributes.flag("has_dy") ? 1 : 0);
+  for (size_t i = 0; i < context.inputs.size(); ++i)
+    require_dtype_or_wide(context, i, "an input", context.input(2).dtype, i == 1 || i >= first_state);
+  require_shape(context, 1, "c0", {batch, hidden});
+  require_shape(context, 3, "cells", {times, batch, hidden});
   if (context.attributes.flag("has_dy")) require_shape(context, next++, "dy", {times, batch, hidden});
   if (context.attributes.flag("has_dh")) require_shape(context, next++, "dh", {batch, hidden});
   if (context.attributes.flag("has_dc")) require_shape(context, next++, "dc", {batch, hidden});
@@ -69,14 +78,15 @@ Tensors lstm_layer_rule(const GradientContext& c) {
   Tensors gradients = trace_op_all(
       lstm_layer_gradient_op, inputs,
       {{"has_dy", c.gradient(0).defined()}, {"has_dh", c.gradient(1).defined()}, {"has_dc", c.gradient(2).defined()}});
-  if (!c.needs(3)) return {gradients[0], gradients[1], gradients[2], Tensor()};
+  const Tensor dh0 = gradients[1].to(h0.dtype());
+  if (!c.needs(3)) return {gradients[0], dh0, gradients[2], Tensor()};
   // dw_hh = Σ over time and batch of dgates ⊗ the h that went in: one product over the whole sequence.
   Shape shape = y.shape();
   Tensor before = unsqueeze(h0, 0);  // [T, N, H]
   if (shape[0] > 1) before = concat({before, slice(y, 0, 0, -1)}, 0);
   Tensor flat_gates = reshape(gradients[0], {shape[0] * shape[1], 4 * shape[2]});
   Tensor flat_before = reshape(before, {shape[0] * shape[1], shape[2]});
-  return {gradients[0], gradients[1], gradients[2], matmul(flat_gates, flat_before, {.transpose_a = true})};
+  return {gradients[0], dh0, gradients[2], matmul(flat_gates, flat_before, {.transpose_a = true})};
 }
 
 const Op& lstm_layer_op =

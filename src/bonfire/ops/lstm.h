@@ -4,11 +4,14 @@
 // A layer is a few nodes however long the sequence is: one product for all input projections, one op for the
 // recurrence.
 //
-// Ops (AmpRule::low; all inputs and outputs of one floating type):
+// Ops (AmpRule::low; all inputs and outputs of one floating type, but for states that are carried on):
 //   lstm_layer(projected [T, N, 4H], h0 [N, H], c0 [N, H], w_hh [4H, H]) → y [T, N, H], h and c at the end
 //     [N, H], gates [T, N, 4H] (after their activations), cells [T, N, H]. projected is x W_ihᵀ with both biases.
+//     Where c0 is f32 beside a narrower type c at the end is, too: so a sequence in parts, each beginning with the
+//     states that the one before it has ended with, has the bits of the whole.
 //   lstm_layer_gradient(w_hh, c0, gates, cells[, dy][, dh][, dc]) → dprojected, dh0, dc0
-//     attributes: has_dy, has_dh, has_dc (0 or 1). dw_hh is a matmul of dprojected with the h that went in.
+//     attributes: has_dy, has_dh, has_dc (0 or 1). dw_hh is a matmul of dprojected with the h that went in. dh0 and dc0
+//     have c0's type; each of dh and dc has that or the others'.
 
 #include <span>
 

@@ -88,6 +88,23 @@ OutputSpecs infer_pad(const InferContext& context) {
   return {spec};
 }
 
+// whole, part → whole with the part in place of what lies along `axis` from `begin` on; made by passes, which put
+// together what is computed part by part.
+OutputSpecs infer_put_slice(const InferContext& context) {
+  require_one_device(context);
+  const Shape& whole = context.input(0).shape;
+  const int axis = static_cast<int>(context.attributes.integer("axis"));
+  const int64_t begin = context.attributes.integer("begin");
+  Shape expected = whole;
+  expected[axis] = context.input(1).shape.rank() == whole.rank() ? context.input(1).shape[axis] : 0;
+  require_shape(context, 1, "part", expected);
+  require_dtype(context, 1, "part", context.input(0).dtype);
+  if (begin < 0 || begin + expected[axis] > whole[axis])
+    throw_error<ShapeError>("[put_slice] {} from {} on along axis {} does not lie in {}", to_string(expected), begin,
+                            axis, to_string(whole));
+  return {context.input(0)};
+}
+
 // Row-major, a split is `repeats` runs of elements, each cut into equal parts. Where the new shape has an axis whose
 // parts are these, it is split there; "heads" out of features is such an axis, and rows and columns in one are not.
 std::optional<Sharding> split_of_reshaped(const ShardContext& c) {
@@ -237,6 +254,7 @@ const Op& concat_op = make_op("concat", infer_concat, concat_gradient, shard_con
 const Op& split_op = make_op("split", infer_split, split_gradient, shard_split);
 const Op& slice_op = make_op("slice", infer_slice, slice_gradient, shard_slice, Trait::cheap);
 const Op& pad_op = make_op("pad", infer_pad, pad_gradient, shard_pad, Trait::cheap);
+const Op& put_slice_op = make_op("put_slice", infer_put_slice, nullptr, nullptr);
 
 Tensor slice_axes(const Tensor& x, const Shape& begin, const Shape& extents, const Shape& steps) {
   return trace_op(slice_op, {x}, {{"begin", begin}, {"extents", extents}, {"steps", steps}});

@@ -21,6 +21,7 @@
 #include "bonfire/passes/rebuild_cheap_values.h"
 #include "bonfire/passes/recompute.h"
 #include "bonfire/passes/shard.h"
+#include "bonfire/passes/split_over_time.h"
 #include "bonfire/passes/sync_batch_norm.h"
 #include "bonfire/passes/widen_where_read.h"
 
@@ -38,6 +39,8 @@ std::span<const std::unique_ptr<Pass>> pipeline() {
     list.push_back(dead_code());
     list.push_back(fuse_norms());
     list.push_back(sync_batch_norm());
+    list.push_back(mark_recomputed());
+    list.push_back(split_over_time());
     list.push_back(recompute());
     list.push_back(gather_parameters());
     list.push_back(bucket_all_reduce());

@@ -20,19 +20,16 @@ size_t end_of_module(std::string_view module, std::string_view path) {
   return 0;
 }
 
-using Nodes = std::vector<GraphNode*>;  // in the order of the graph
-using NodeSet = std::unordered_set<const GraphNode*>;
-
-class Recompute {
+class MarkRecomputed final : public Pass {
  public:
-  explicit Recompute(Graph& graph) : graph_(graph) {}
+  std::string_view name() const override { return "mark_recomputed"; }
 
-  void mark(const std::vector<std::string>& modules) {
+  void run(Graph& graph, const Options& options) const override {
     std::map<std::string, int, std::less<>> parts;  // below 0: of modules, which are around what is marked in them
-    for (GraphNode& node : graph_.nodes()) {
+    for (GraphNode& node : graph.nodes()) {
       if (node.is_input() || node.phase != Phase::forward || node.path.empty()) continue;
       std::set<size_t> ends;  // of the modules that it is in
-      for (const std::string& module : modules)
+      for (const std::string& module : options.recompute)
         if (const size_t end = end_of_module(module, node.path); end > 0) ends.insert(end);
       std::vector<int> own;
       for (size_t end : ends)
@@ -40,6 +37,14 @@ class Recompute {
       node.recomputed_parts.insert(node.recomputed_parts.begin(), own.begin(), own.end());
     }
   }
+};
+
+using Nodes = std::vector<GraphNode*>;  // in the order of the graph
+using NodeSet = std::unordered_set<const GraphNode*>;
+
+class Recompute {
+ public:
+  explicit Recompute(Graph& graph) : graph_(graph) {}
 
   void run() {
     Nodes marked;
@@ -158,11 +163,7 @@ class Recompute {
 class RecomputePass final : public Pass {
  public:
   std::string_view name() const override { return "recompute"; }
-  void run(Graph& graph, const Options& options) const override {
-    Recompute work(graph);
-    if (!options.recompute.empty()) work.mark(options.recompute);
-    work.run();
-  }
+  void run(Graph& graph, const Options&) const override { Recompute(graph).run(); }
 };
 
 }  // namespace
@@ -172,6 +173,7 @@ bool is_in_recomputed_module(std::string_view path, const Options& options) {
                              [&](const std::string& module) { return end_of_module(module, path) > 0; });
 }
 
+std::unique_ptr<Pass> mark_recomputed() { return std::make_unique<MarkRecomputed>(); }
 std::unique_ptr<Pass> recompute() { return std::make_unique<RecomputePass>(); }
 
 }  // namespace bonfire::passes

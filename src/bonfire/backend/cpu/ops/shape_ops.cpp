@@ -94,6 +94,25 @@ std::vector<Candidate> copy_parts(const KernelRequest& request, bool into_whole)
 std::vector<Candidate> concat(const KernelRequest& request) { return copy_parts(request, true); }
 std::vector<Candidate> split(const KernelRequest& request) { return copy_parts(request, false); }
 
+std::vector<Candidate> put_slice(const KernelRequest& request) {
+  const TensorSpec &whole = request.node.outputs[0], &part = request.node.inputs[1].spec();
+  const Shape strides = row_major_strides(whole.shape);
+  const size_t bytes = size_of(whole.dtype);
+  const int axis = static_cast<int>(request.node.attributes.integer("axis"));
+  const OffsetCopy all{{{whole.shape.count()}, {1}, {1}, bytes}, 0, 0, 0, 0};
+  const OffsetCopy own{{part.shape, row_major_strides(part.shape), strides, bytes},
+                       1,
+                       0,
+                       0,
+                       static_cast<size_t>(request.node.attributes.integer("begin") * strides[axis]) * bytes};
+  std::vector<Candidate> list = one_candidate(request, [all, own](const Run& run) {
+    if (run.outputs[0] != run.inputs[0]) all.run(run);
+    own.run(run);
+  });
+  list[0].in_place = {{0, 0}};
+  return list;
+}
+
 // pad writes each target row once. A row is the last padded axis with everything inside it; outer axes decide whether
 // it holds data at all.
 struct PadRows {
@@ -183,6 +202,7 @@ std::vector<Candidate> pad(const KernelRequest& request) {
     register_kernel("concat", DeviceType::cpu, concat),
     register_kernel("split", DeviceType::cpu, split),
     register_kernel("pad", DeviceType::cpu, pad),
+    register_kernel("put_slice", DeviceType::cpu, put_slice),
 };
 
 }  // namespace
