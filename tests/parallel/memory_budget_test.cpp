@@ -44,7 +44,7 @@ Trained train(const Subject& subject, const DistributedStrategy& strategy, const
       fleet::distributed_optimizer(optim::Adam(net.module.parameters(), {.lr = 0.003}), strategy);
   auto step = compile([&](const Tensor& input, const Tensor& label) {
     const Tensor batch[] = {input, label};
-    const Tensor loss = net.forward(batch)[0];
+    Tensor loss = net.forward(batch)[0];
     loss.backward();
     optimizer.step();
     optimizer.clear_grad();

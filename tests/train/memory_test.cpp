@@ -114,11 +114,14 @@ TEST_F(Memory, WithinABudgetIsSaidForetoldAndMeasured) {
   runtime::clear_plan_cache();  // of the step without
   expect_foretold(within);
   std::filesystem::remove_all(folder_ / "runs");
-  EXPECT_LE(Trainer(default_config(settings(within))).memory()[0].all(), budget);
+  const StepMemory foretold = Trainer(default_config(settings(within))).memory()[0];
+  EXPECT_LE(foretold.all(), budget);
+  EXPECT_NE(to_string(foretold).find("for memory_budget: memory "), std::string::npos);
   MemoryReport told;
   std::vector<std::string> notes;
   Trainer trainer(default_config(settings(within)));
   trainer.add(std::make_unique<Told>(told, notes));
+  trainer.add(report_page());
   trainer.run();
   ASSERT_EQ(told.budget.size(), 2U);
   EXPECT_NE(told.budget[0].find(" % (estimated)"), std::string::npos) << told.budget[0];

@@ -153,6 +153,7 @@ std::string to_string(const StepMemory& memory) {
   add_line(text, "temporaries", over.arena,
            over.bytes.empty() ? "" : "at most: " + kinds_in_words(over.bytes[over.fullest]));
   text += fmt::format("  {:<28} {:>10}\n", "in all", text_of(memory.all()));
+  if (!memory.budget.empty()) text += fmt::format("  for memory_budget: {}\n", memory.budget);
   add_line(text, "made ahead, on the host", memory.made_ahead);
   if (over.bytes.empty()) return text;
   text += fmt::format("\ntemporaries over the step{}{}\n", memory.program.empty() ? "" : ", ", memory.program);

@@ -43,6 +43,7 @@ struct StepMemory {
   size_t results = 0;     // of steps under way, that the host has not read
   size_t slots = 0;       // of a stage: values between its programs, of all micro-batches under way
   size_t crossings = 0;   // that other devices read, of steps under way
+  std::string budget;     // what keeping to one costs, in words; empty: there is none, or it is not needed
   TemporariesOverStep temporaries;
 
   size_t stored() const {  // all but the arena

@@ -89,6 +89,7 @@ std::vector<StepMemory> Trainer::State::memory_of(const pipeline::PlannedProgram
   for (const auto& [program, plan] : planned.programs) {
     for (const TensorSpec& crossing : plan->crossings)
       all[crossing.device].crossings += (kStepsUnderWay - 1) * crossing.bytes();
+    for (const runtime::BudgetOutcome& outcome : plan->budget) all[outcome.device].budget = to_string(outcome);
     for (const Device device : runtime::devices_of(*plan)) {
       StepMemory& here = all[device];
       TemporariesOverStep over = temporaries_over_step(*plan, device);
