@@ -10,6 +10,7 @@
 #include "bonfire/train/checkpoint/checkpoint.h"
 #include "bonfire/train/trainer/stop_signals.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/under_sanitizer.h"
 #include "tests/train/digits.h"
 #include "tests/train/program.h"
 
@@ -34,7 +35,8 @@ std::vector<std::string> quick(const ScratchFolder& folder) {
 
 // Its steps take a while, on one thread of any processor.
 std::vector<std::string> slow(const ScratchFolder& folder, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"model=resnet18_small", "batch_size=64", "image_size=16", "strategy.cpu_threads=1"});
+  more.insert(more.end(), {"model=resnet18_small", testing::kUnderSanitizer ? "batch_size=8" : "batch_size=64",
+                           "image_size=16", "strategy.cpu_threads=1"});
   return training(folder, more);
 }
 
