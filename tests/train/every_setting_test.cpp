@@ -249,9 +249,10 @@ const std::vector<Row>& rows() {
        "strategy.amp_dtype=bf16",
        "strategy.amp_dtype=f16"},
       {"strategy.loss_scaling", G::compiled, {}, "", "strategy.loss_scaling=8"},
+      // By itself it is a budget of most of the memory, which stages do not have.
       {"strategy.use_recompute",
-       G::compiled,
-       {"strategy.recompute_segments=[fc1]"},
+       G::ranks,
+       {"mesh.pipeline=2"},
        "strategy.use_recompute=false",
        "strategy.use_recompute=true"},
       {"strategy.recompute_segments", G::compiled, {}, "", "strategy.recompute_segments=[fc1]"},
