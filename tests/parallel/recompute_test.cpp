@@ -121,9 +121,9 @@ Outcome gradients_of(const LongLstm& lstm, const Modules& recomputed) {
   options.use_amp = lstm.mixed_precision;
   manual_seed(11);
   struct Around : nn::Callable<Around> {
-    explicit Around(const nn::LSTM& inner) : Callable("Around"), inner_(register_module("lstm", inner)) {}
-    LstmResult forward(const Tensor& x) const { return inner_(x); }
-    nn::LSTM inner_;
+    explicit Around(const nn::LSTM& lstm) : Callable("Around"), inner(register_module("lstm", lstm)) {}
+    LstmResult forward(const Tensor& x) const { return inner(x); }
+    nn::LSTM inner;
   };
   const Around net(nn::LSTM({.input = lstm.input,
                              .hidden = lstm.hidden,
