@@ -137,7 +137,7 @@ TEST(MemoryBudget, ThatCannotBeHeldSaysTheLeast) {
 }
 
 TEST(MemoryBudget, RefusesWhatIsNoAmount) {
-  for (const char* text : {"6", "6 apples", "-1GB", "0", "1.5", "GB", ""})
+  for (const char* text : {"6", "6 apples", "-1GB", "0", "1.5", "GB", "", "infGB", "nanGB", "1e300GB"})
     EXPECT_ERROR(check_strategy({.memory_budget = text}), ConfigError, "expected bytes with their unit (6GB");
   for (const char* text : {"6GB", "5.5GiB", "800 MB", "0.8", "1", "auto", "off"})
     EXPECT_NO_THROW(check_strategy({.memory_budget = text})) << text;

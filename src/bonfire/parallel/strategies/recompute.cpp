@@ -51,7 +51,8 @@ std::optional<MemoryBudget> parse_budget(std::string_view text) {
                                                             {"TB", 1e12},    {"KiB", 1024.0}, {"MiB", 1048576.0},
                                                             {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   const auto found = kUnits.find(unit);
-  if (found == kUnits.end()) return {};
+  constexpr double kMost = 1e18;  // bytes: beyond any device, and still a whole number of 64 bits
+  if (found == kUnits.end() || number * found->second > kMost) return {};
   return MemoryBudget{.kind = Kind::bytes, .amount = number * found->second};
 }
 
